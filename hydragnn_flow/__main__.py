@@ -40,7 +40,10 @@ def main() -> None:
 
 
 def _leave(ended: list[int]) -> None:
-    """End the process at once: the interpreter takes seconds to unload what was imported."""
+    """Flush the output, and end the process at once with the exit code in ``ended``, if any.
+
+    The interpreter would take seconds to unload the imported modules.
+    """
     with suppress(OSError, ValueError):  # the interpreter reports these; a stream may be closed
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()

@@ -285,7 +285,7 @@ _RUNS = Path("runs")
 
 
 def _in_place(paths: list[str], size: int) -> str:
-    """Name the directories that a store uses in place; its shards may be many."""
+    """Format up to three of the directories that a store reads in place, and the size [MB]."""
     if not paths:
         return ""
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
@@ -323,7 +323,10 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """Explain an error in a sentence, empty if help was printed; return the exit code with it."""
+    """Return a sentence that explains an error, and the exit code of the command.
+
+    The sentence is empty if only the help was to be printed.
+    """
     if isinstance(error, (InputError, CampaignStopped)):
         return str(error), 2 if isinstance(error, InputError) else 1
     if not hasattr(error, "format_message"):

@@ -15,23 +15,23 @@ class StoreError(InputError):
 
 
 class SelectionError(StoreError, IndexError):
-    """Request for graphs that a split does not have."""
+    """Error: graphs were requested whose positions a split of a store does not have."""
 
 
 class NoWorkers(InputError):
-    """Lack of workers that will not end; the input may be correct."""
+    """Error: no worker can be had, and waiting would not help; the input may be correct."""
 
 
 class CampaignStopped(RuntimeError):
-    """Outside cause that keeps a campaign from its work, such as a full disk or a broken node.
+    """Error: an outside cause, such as a full disk or a broken node, stops a campaign.
 
-    Nothing is lost. Once the cause is removed, the same command continues.
+    Nothing is lost. Once the cause is removed, the same command continues the campaign.
     """
 
 
 class JobLost(RuntimeError):
-    """Failure of the node, batch job or disk of a job, for which the job is not to blame."""
+    """Error: a job ended because its node, batch job or disk failed, not by a fault of its own."""
 
 
 class UncertaintyExceeded(RuntimeError):
-    """Structure of a dynamics whose ensemble uncertainty is too large; the watch stops there."""
+    """Error that stops a molecular dynamics whose ensemble is too uncertain of a structure."""

@@ -68,9 +68,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Make a directory atomically at the end of a ``with`` block that fills a temporary one.
+    """Create a directory atomically at the end of a ``with`` block that fills a temporary one.
 
-    A crash leaves all of it or nothing. If another process was faster, its directory stays.
+    Yields the temporary directory. A crash leaves the whole directory ``path`` or nothing. If
+    another process has created ``path`` in the meantime, that one stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(mode=0o700)
@@ -87,16 +88,16 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 
 def sweep(path: Path, seconds: float = 0.0) -> None:
-    """Delete temporary files left by killed writers of ``path``, whose name may have wildcards.
+    """Delete the temporary files that killed writers of a file have left beside it.
 
-    A process that is still writing one gets a FileNotFoundError at its end.
+    A process that is still writing a deleted one gets a FileNotFoundError when it has finished.
 
     Parameters
     ----------
     path
-        Path of the file, or a pattern for several.
+        Path of the file; its name may contain wildcards.
     seconds
-        Least time since the last change of a temporary file [s]; younger ones stay.
+        Least age of a temporary file since its last change [s]; younger ones stay.
     """
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(FileNotFoundError):
@@ -113,12 +114,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace ``path`` by ``values`` as JSON atomically."""
+    """Replace ``path`` atomically by a JSON file of ``values``, indented by one space."""
     write_text(path, json_text(values))
 
 
 def json_text(values: Any) -> str:
-    """Format values as in the files of :func:`write_json`."""
+    """Return values as JSON, indented by one space and with a newline at the end."""
     return json.dumps(values, indent=1) + "\n"
 
 
@@ -131,12 +132,14 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; refuse a device or a FIFO, which may block or never end.
+    """Open a regular file for reading as bytes.
+
+    A device or FIFO is refused, because reading it may block or never end.
 
     Raises
     ------
     OSError
-        If it cannot be opened, or is a device, a FIFO or a socket.
+        If the file cannot be opened, or is a device, a FIFO or a socket.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -146,7 +149,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def modified(path: Path) -> float:
-    """Unix time of a file's last change [s]; 0 if the file does not exist.
+    """Return the Unix time of a file's last change [s]; 0 if the file does not exist.
 
     Raises
     ------
@@ -160,10 +163,10 @@ def modified(path: Path) -> float:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a file exists; raise an error of the disk instead of answering False.
+    """Return True if a file exists, False if it does not.
 
-    `Path.exists` takes any error for absence from Python 3.14 on, and the caller would make an
-    absent file from scratch.
+    From Python 3.14 on, `Path.exists` answers False for any error of the disk too, and a caller
+    would then make anew a file that exists.
 
     Raises
     ------
@@ -178,7 +181,7 @@ def is_there(path: Path) -> bool:
 
 
 class AppendOnly:
-    """File that only grows; a record is on disk when :meth:`append` returns.
+    """File to which records are appended; a record is on disk when :meth:`append` returns.
 
     The file is opened for each record, so that a shared file system may disconnect in between.
 
@@ -194,12 +197,14 @@ class AppendOnly:
         self._is_new: bool | None = None
 
     def append(self, content: bytes) -> None:
-        """Append all of the content or, after an error, nothing: half a record spoils the next.
+        """Append a record, newline included, or leave the file unchanged if the disk refuses it.
+
+        Half a record would make the next one unreadable.
 
         Raises
         ------
         OSError
-            If the disk does not take it; the call may be repeated.
+            If the disk does not take the record; the call may be repeated.
         """
         if self._is_new is None:
             self._is_new = not self._path.exists()
@@ -239,16 +244,16 @@ def patiently(
     tell: Callable[[OSError], object] = lambda error: None,
     seconds: float = 600.0,
 ) -> T:
-    """Repeat an action on a file while its disk is full or out of reach.
+    """Repeat an action on a file as long as its disk is full or out of reach.
 
     Parameters
     ----------
     action
-        Action that changes nothing if it fails.
+        Function without arguments that changes nothing if it fails.
     tell
-        Function called once, with the first error.
+        Function called once, with the first error of the disk.
     seconds
-        Time after the first error in which to repeat the action [s].
+        Longest time from the first error to the last attempt [s].
 
     Returns
     -------
@@ -258,7 +263,7 @@ def patiently(
     Raises
     ------
     Exception
-        If the action fails for another reason, or still fails at the end.
+        If the action fails for another reason, or still fails after ``seconds``.
     """
     give_up = 0.0
     while True:
@@ -275,16 +280,19 @@ def patiently(
 
 
 def passing(error: BaseException | None) -> OSError | None:
-    """Return the error, or its cause, that a full or unreachable disk raised; None without any."""
+    """Return the error of a full or unreachable disk that is ``error`` or is among its causes.
+
+    None if there is no such error.
+    """
     while error is not None and getattr(error, "errno", None) not in PASSING:
         error = error.__cause__
     return error if isinstance(error, OSError) else None
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one at ``path``.
+    """Return True if the open file of a descriptor is still the one at ``path``.
 
-    Needed after waiting for a lock on a file that the lock's holder may delete.
+    False if it was deleted or replaced, as the holder of a lock may do while others wait for it.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -295,8 +303,9 @@ def same_file(descriptor: int, path: Path) -> bool:
 def drop_torn_record(path: Path) -> int:
     """Remove an incomplete last line that a crash left; return the number of bytes removed.
 
-    Both append-only files of a run hold one JSON record per line. An incomplete record was never
-    acted on; left in place, it would merge with the next record and make both unreadable.
+    The number is 0 if the file is missing or ends with a newline. Ledger and study of a run hold
+    one JSON record per line. The next record would be appended to an incomplete one, and both would
+    be unreadable.
     """
     if not is_there(path):
         return 0

@@ -18,10 +18,10 @@ atexit.register(gc.unfreeze)
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable garbage collection while long-lived objects are made in a ``with`` block.
+    """Disable Python's garbage collection in a ``with`` block that makes long-lived objects.
 
-    The collector would visit all of them again and again, and later now and then for seconds. From
-    the end of the block on it ignores all objects that exist.
+    The collector would visit all of them repeatedly. At the end of the block it is told to ignore
+    every object that exists.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -35,17 +35,18 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def collection_of_new() -> Iterator[Callable[[], None]]:
-    """Make full collections visit only objects made since the last one.
+    """Restrict full garbage collections in a ``with`` block to objects made since the last one.
 
-    In a driver with 75,000 running trials a full collection takes four seconds, and finds a hundred
-    objects. An object that survives one is ignored from then on: it is freed when nothing refers to
-    it, unless it belongs to a cycle.
+    In a driver with 75,000 running trials a full collection of all objects takes four seconds, and
+    finds a hundred to free. An object that survives a collection is ignored from then on: it is
+    freed when nothing refers to it, unless it belongs to a reference cycle.
 
     Yields
     ------
     function
-        Function to call regularly; it makes a full collection when one is due. None starts on its
-        own, as a signal during code that the collector calls would lose its exception.
+        Function to call regularly, without arguments. It makes a full collection if the last one
+        was ten seconds ago. No full collection starts by itself, because the exception of a signal
+        that arrives meanwhile would be lost.
     """
     before = gc.get_threshold()
     looked = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 def lazily(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make a package's `__getattr__` and `__dir__` (PEP 562).
+    """Return a package's `__getattr__` and `__dir__` that import a name at first use (PEP 562).
 
     Parameters
     ----------

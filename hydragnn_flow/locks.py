@@ -21,7 +21,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class Held(Exception):
-    """Error: another process holds the lock."""
+    """Error: another process holds the lock of a file."""
 
 
 class Unlockable(OSError):
@@ -42,7 +42,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     Raises
     ------
     Held
-        If another process holds it longer.
+        If another process still holds the lock after ``seconds``.
     Unlockable
         If the file system does not support locks.
     """
@@ -60,7 +60,10 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a file; locks it for an instant to find out."""
+    """Return True if a process holds the exclusive lock of a file.
+
+    To find out, the file is locked for an instant. False also if it cannot be opened.
+    """
     try:
         with open_regular(path) as lock:
             return not _flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -69,9 +72,9 @@ def is_locked(path: Path) -> bool:
 
 
 def local_locks(path: Path) -> str:
-    """Mount option that limits locks in a directory to this node; empty if there is none.
+    """Return the mount option that limits locks in a directory to processes of this node.
 
-    With such an option another node can hold the same lock at the same time.
+    Empty if there is no such option. With it, processes of two nodes can hold the same lock.
     """
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -88,9 +91,10 @@ def local_locks(path: Path) -> str:
 
 
 def take(lock: int) -> bool:
-    """Lock an open file exclusively; return False if another process holds a lock.
+    """Lock an open file exclusively; return False at once if another process holds a lock of it.
 
-    A shared lock of :func:`take_shared` is lost if another process holds one too.
+    ``lock`` is the file's descriptor. A shared lock that this process got by :func:`take_shared`
+    becomes exclusive; if another process shares it, this process loses its own.
 
     Raises
     ------
@@ -101,7 +105,9 @@ def take(lock: int) -> bool:
 
 
 def take_shared(lock: int) -> None:
-    """Lock an open file for reading, as others may too; wait for an exclusive lock to end.
+    """Take a shared lock of an open file, which several processes may hold at a time.
+
+    ``lock`` is the file's descriptor. Waits while another process holds an exclusive lock.
 
     Raises
     ------

@@ -46,17 +46,17 @@ def tell(logger: logging.Logger, message: str, *values: object) -> None:
 
 @contextmanager
 def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[None]:
-    """Append to `driver.log` during a ``with`` block.
+    """Append the package's log records to `driver.log` during a ``with`` block.
 
-    A large file is renamed, and the oldest one deleted. A full or unreachable disk loses lines,
-    which are counted, and never stops the block.
+    A file of more than 64 MiB is renamed, and at most four old ones are kept. If the disk is full
+    or unreachable, lines are lost and counted, and the block goes on.
 
     Parameters
     ----------
     run_directory
         Existing run directory.
     show
-        Function called with each message for the user.
+        Function called with each message that :func:`tell` logs.
     """
     file, shown = _LogFile(run_directory / FILE), _Shown(show)
     package, parsl = logging.getLogger(_PACKAGE), logging.getLogger("parsl")
@@ -102,7 +102,7 @@ def last_lines(run_directory: Path, lines: int) -> list[str]:
 
 
 def aside(path: Path, number: int) -> Path:
-    """Path of an old log file; the newest has the number 1."""
+    """Return the path of an old log file, such as `driver.log.1`; the newest has the number 1."""
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -116,7 +116,7 @@ def _end_of(path: Path) -> list[str]:
 
 
 class _Line(logging.Formatter):
-    """Format of a record: time with its UTC offset, level, module and message, on one line."""
+    """Formatter of log records: time with its UTC offset, level, module and message in one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(record.created))
@@ -130,7 +130,7 @@ class _Line(logging.Formatter):
 
 
 class _LogFile(logging.Handler):
-    """Handler that appends each record by one write, after completing a torn last line."""
+    """Log handler that appends each record by one write, after completing a torn last line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
@@ -140,7 +140,7 @@ class _LogFile(logging.Handler):
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or count it as lost."""
+        """Write a record as a line; if the disk does not take it, count it as lost."""
         try:
             line = self.format(record)
         except Exception:  # the values do not fit the format: `logging` reports it
@@ -170,7 +170,7 @@ class _LogFile(logging.Handler):
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """Start a new file; the oldest of the old ones is deleted."""
+        """Rename the log file and its older ones by one number; the oldest is overwritten."""
         self._close_file()
         names = [self._path, *(aside(self._path, number) for number in range(1, _KEPT + 1))]
         for newer, older in reversed([*pairwise(names)]):
@@ -189,7 +189,7 @@ class _LogFile(logging.Handler):
 
 
 class _Shown(logging.Handler):
-    """Handler that passes messages for the user to the progress display."""
+    """Log handler that passes records from level NOTICE on to the progress display."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__(NOTICE)

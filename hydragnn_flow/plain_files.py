@@ -27,7 +27,7 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """YAML without repeated merges and long numbers, which PyYAML would process for ever."""
+    """PyYAML loader that refuses endless merges (`<<`) and numbers of more than 1,000 digits."""
 
     _merged = 0
 
@@ -44,9 +44,9 @@ class BoundedLoader(yaml.SafeLoader):
 
 
 class PlainLoader(BoundedLoader):
-    """YAML 1.2's numbers, and no duplicate keys.
+    """PyYAML loader that reads numbers as YAML 1.2 does, and refuses duplicate keys.
 
-    PyYAML reads ``1e-3``, without a point, as text, ``12:00:00`` as a number to the base 60,
+    PyYAML itself reads ``1e-3``, without a point, as text, ``12:00:00`` as a number to the base 60,
     ``010`` as eight, and keeps the last of two equal keys.
     """
 
@@ -70,23 +70,27 @@ PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]
 
 
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
-    """Read a JSON file that holds a mapping.
+    """Read a JSON file that holds a mapping, and return it as a dict.
 
     Raises
     ------
     InputError
-        If it cannot be read, or is wrong; the message ends with ``remedy``.
+        If the file cannot be read, is invalid or holds no mapping. The message of an invalid one
+        ends with ``remedy``.
     """
     return _read(path, "JSON", from_json, remedy)
 
 
 def read_yaml(path: Path, loader: Any = BoundedLoader, remedy: str = CORRECT) -> Any:
-    """Read a YAML file that holds a mapping, as :func:`read_json` does."""
+    """Read a YAML file that holds a mapping, and return it as a dict.
+
+    ``loader`` is the PyYAML loader. Errors are those of :func:`read_json`.
+    """
     return _read(path, "YAML", lambda text: yaml.load(text, loader), remedy)
 
 
 def from_json(text: str | bytes) -> Any:
-    """Parse JSON; ValueError if it is invalid, gives a key twice or is nested too deeply."""
+    """Parse JSON; raise ValueError if it is invalid, gives a key twice or is nested too deeply."""
     try:
         return _bounded(json.loads(text, object_pairs_hook=_each_key_once))
     except RecursionError:
@@ -95,7 +99,10 @@ def from_json(text: str | bytes) -> Any:
 
 @contextmanager
 def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
-    """Turn an error about the contents of a file into an InputError that says it is damaged."""
+    """Convert errors in a ``with`` block that uses a file's content into an InputError.
+
+    The error says that ``file`` is damaged, and ends with ``remedy``.
+    """
     try:
         yield
     except InputError:
@@ -128,7 +135,10 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
 
 
 def _bounded(values: Any) -> Any:
-    """Return the values if they are few enough; few lines of YAML may repeat others endlessly."""
+    """Return the values; raise ValueError if there are more than 20 million, or 64 levels of them.
+
+    A few lines of YAML can refer to each other so that they stand for endlessly many values.
+    """
     level: list[Any] = [[values]]
     total = 0
     for _ in range(64):
@@ -143,7 +153,7 @@ def _bounded(values: Any) -> Any:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a mapping; refuse duplicate keys, of which `json` would silently drop all but one."""
+    """Return the pairs as a dict; refuse duplicate keys, of which `json` keeps only the last."""
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:

@@ -22,11 +22,11 @@ _STAYS = "its process was killed and does not end"
 
 
 class ProcessDied(RuntimeError):
-    """End of a child process without an answer; the message says how it ended."""
+    """Error: a child process has ended without an answer; the message says how it ended."""
 
 
 class JsonProcess:
-    """Child process that takes requests and answers them, each a line of JSON.
+    """Child Python process that reads requests and writes answers, each as one line of JSON.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class JsonProcess:
     *arguments
         Arguments of its command line.
     environment
-        Environment variables to set for it; None removes one.
+        Environment variables to set for the process; a value of None removes the variable.
     stderr
-        Descriptor of the file for its standard error; by default that of this process.
+        Descriptor of the file for its standard error; by default the parent's standard error.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class JsonProcess:
         self._read = b""
         self._sending = threading.Lock()
         self.was_killed = False
-        """True if :meth:`kill` ended it, rather than something else before."""
+        """True if :meth:`kill` ended the process; False if it ended before that, or still runs."""
 
     @property
     def pid(self) -> int:
@@ -73,11 +73,11 @@ class JsonProcess:
 
     @property
     def alive(self) -> bool:
-        """True if the process can take a request."""
+        """True if the process runs and can take a request; False if it has ended."""
         return not self.was_killed and self._process.poll() is None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message.
+        """Send a message to the process, as one line of JSON.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class JsonProcess:
         Parameters
         ----------
         seconds
-            Time to wait [s]; by default until the process ends.
+            Longest time to wait [s]; by default until the process ends.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class JsonProcess:
             return ProcessDied(_STAYS)
 
     def kill(self) -> None:
-        """End the process and its descendants; it is gone then unless the system cannot end it."""
+        """Kill the process and its descendants, and wait at most ten seconds for its end."""
         if self.alive:
             self.was_killed = True
             self._process.send_signal(signal.SIGSTOP)  # so that it starts no more children
@@ -137,14 +137,14 @@ class JsonProcess:
             self._process.wait(SECONDS_TO_DIE)
 
     def wait(self) -> None:
-        """Wait until the process has ended on its own; kill it if that takes too long."""
+        """Wait until the process has ended by itself; kill it after ten seconds."""
         try:
             self._process.wait(SECONDS_TO_DIE)
         except subprocess.TimeoutExpired:  # while freeing a GPU's memory, for example
             self.kill()
 
     def close(self) -> None:
-        """Kill the process and close its pipes, which no thread may still use."""
+        """Kill the process and close its pipes; no thread may be using them any more."""
         self.kill()
         for pipe in (self._requests, self._answers):
             with suppress(BrokenPipeError):
@@ -167,7 +167,7 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent ends, however that ends.
+    """Start a thread that ends this process within a second after its parent has ended.
 
     A killed parent sends no message, and other children may hold its pipes open.
 

@@ -65,13 +65,13 @@ class RunDirectory:
         self.weights = self.path / "start" / "weights.pt"
         """Initial weights of every trial, if `start_from` names any."""
         self.start = self.weights.with_name("start.json")
-        """Source of those weights."""
+        """File that names the source of these weights."""
         self.simulated = self.path / SIMULATED
         self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
     @property
     def has_begun(self) -> bool:
-        """True if the search has started, even if its study is lost and has to be rebuilt."""
+        """True if the search has started, even if its study is lost; False before."""
         return any(is_there(path) for path in (self.journal, self.segments, self.path / "trials"))
 
     @property
@@ -80,22 +80,25 @@ class RunDirectory:
         return self.ensemble.exists()
 
     def warm_start(self) -> tuple[Path, ...]:
-        """Earlier searches from which the study started."""
+        """Return the paths of earlier searches whose trials the study started with."""
         return tuple(map(Path, self._recorded()["search"]["warm_start"]))
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a directory of another configuration, and earlier searches that do not exist.
+        """Check that a configuration may continue the run in this directory.
 
-        The number of trials, and the ensemble as long as its criterion stays, may change until the
-        members are chosen, and later together with more trials. Coverage and aggregation may change
-        until the ensemble is finished. Keys that the store does not depend on may change until the
-        search starts. From then on the directory holds what it started from, and
-        `search.warm_start` is ignored.
+        These keys may differ from those in `run.yaml`:
+
+        * all on which the store does not depend, until the search starts;
+        * `search.trials`, `search.energy_kwh` and those of `ensemble` except its criterion, until
+          the members are chosen, and later if there are more trials;
+        * `ensemble.coverage` and `ensemble.aggregation`, until the ensemble is finished;
+        * `data.path` at any time, and `search.warm_start` once the search has started.
 
         Raises
         ------
         InputError
-            If a key differs; the message names the first.
+            If another key differs (the message names the first), an earlier search does not exist,
+            or the directory is not that of a run.
         """
         before = self._before(config)
         if not before:
@@ -125,20 +128,21 @@ class RunDirectory:
         self._check_same(_with_defaults(before), config, free)
 
     def check_objective(self, config: ObjectiveConfig) -> None:
-        """Refuse a directory of another configuration than this one of a function.
+        """Check that a configuration of a user's function may continue the run in this directory.
 
-        The number of trials may change at any time.
+        `search.trials` may change at any time, and `search.warm_start` is not read again.
 
         Raises
         ------
         InputError
-            If a key differs; the message names the first.
+            If another key differs (the message names the first), or the directory is not that of a
+            run.
         """
         if before := self._before(config):
             self._check_same(before, config, {"search.trials", "search.warm_start"})
 
     def _before(self, config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
-        """Content of `run.yaml`, empty for a new run; InputError if it cannot be here."""
+        """Return the content of `run.yaml`, empty if new; InputError if no run can be here."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
         if self.simulated.exists():
@@ -160,7 +164,7 @@ class RunDirectory:
     def _check_same(
         self, before: dict[str, Any], config: RunConfig | ObjectiveConfig, free: set[str]
     ) -> None:
-        """Refuse a configuration that differs in a key that is not free to change."""
+        """Raise InputError if a configuration differs from ``before`` in a key outside ``free``."""
         difference = _first_difference(before, _resolved(config), "", free)
         if difference is not None:
             raise InputError(
@@ -170,7 +174,7 @@ class RunDirectory:
             )
 
     def _changeable(self, key: str) -> str:
-        """Say which keys of the ensemble may still change, if ``key`` is one of the ensemble."""
+        """Return words on the keys of `ensemble` that may still change; empty for another key."""
         if key not in _OF_THE_ENSEMBLE or not self.has_members:
             return ""
         if self.summary.exists():
@@ -187,7 +191,7 @@ class RunDirectory:
         Raises
         ------
         InputError
-            If it cannot be read, or is that of a function's run.
+            If it cannot be read, or belongs to a search over a user's function.
         """
         path = self.path / CONFIG
         values = read_yaml(path, remedy=FROM_A_COPY)
@@ -201,23 +205,24 @@ class RunDirectory:
         return config
 
     def is_extended(self, config: RunConfig) -> bool:
-        """True if the configuration has more trials than the ensemble was chosen from."""
+        """Return True if members are chosen, and a configuration has more trials than they had."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
 
     def is_complete(self, config: RunConfig) -> bool:
-        """True if there is nothing left to do."""
+        """Return True if the ensemble is finished and the configuration asks for no more trials."""
         return self.summary.exists() and not self.is_extended(config)
 
     def set_ensemble_aside(self) -> Path:
-        """Rename the ensemble, its predictions and its lines of the ledger to keep them.
+        """Rename the ensemble's folder to `ensemble.1` or the next free number, to keep it.
 
-        May be interrupted at any point and called again.
+        Its predictions and the members' lines of the ledger are moved into it, and `report.html` is
+        deleted. The call may be interrupted at any point and repeated.
 
         Returns
         -------
         Path
-            New path of the ensemble.
+            New path of the ensemble's folder.
         """
         results = list(self.results())
         members = [result for result in results if result.kind == "member"]
@@ -251,9 +256,10 @@ class RunDirectory:
             return f"{told['path']} (SHA-256 {told['sha256']}), {heads}{frozen}"
 
     def record_start(self, config: RunConfig | ObjectiveConfig) -> None:
-        """Write `run.yaml` for a driver that starts, in a directory that only its user can read.
+        """Write `run.yaml`: the configuration, versions, and time and command line of each driver.
 
-        An incomplete line of the ledger, which a killed driver may leave, is dropped.
+        The directory is created if needed, and only its user can read it. An incomplete last line
+        of the ledger, which a killed driver may leave, is removed.
         """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
@@ -272,10 +278,10 @@ class RunDirectory:
         drop_torn_record(self.segments)
 
     def clear(self, remove: bool) -> None:
-        """Remove what a driver puts into a new directory and, on request, the directory itself.
+        """Remove the files that a driver has put into a new run directory.
 
-        Only for a run that has not started its search. If its store is prepared, even incompletely,
-        everything stays.
+        With ``remove`` the directory is removed too, if it is empty then. Call it only for a run
+        whose search has not started. If its store is prepared, even incompletely, everything stays.
         """
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
@@ -287,9 +293,10 @@ class RunDirectory:
             self.path.rmdir()
 
     def wall_seconds(self) -> float:
-        """Time that drivers have worked on the run, this one included [s].
+        """Return the time that all drivers have worked on the run [s].
 
-        A killed driver counts until the last segment that it recorded.
+        The present driver counts until now, an earlier one until the last segment that ended before
+        the next driver started.
         """
         starts = self._recorded().get(STARTED, [])
         ends = [result.ended for result in self.results()]
@@ -301,7 +308,7 @@ class RunDirectory:
         return total
 
     def _recorded(self) -> dict[str, Any]:
-        """Content of `run.yaml`, empty if there is none; parsed once per version of the file."""
+        """Return the content of `run.yaml`, empty if there is none; parsed again if it changes."""
         file = self.path / CONFIG
         if not file.exists():
             return {}
@@ -320,7 +327,7 @@ class RunDirectory:
         return self.path / "trials" / str(number)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Append finished segments to the ledger; they are on disk when this returns.
+        """Append the results of segments to the ledger; they are on disk when this returns.
 
         Raises
         ------
@@ -331,12 +338,14 @@ class RunDirectory:
             self._ledger.append(_lines(results).encode())
 
     def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
-        """Refuse a study that lacks trials which the ledger, read before it, records.
+        """Check that the study's ``trials`` contain all ``recorded`` in the ledger, by number.
+
+        The ledger has to be read before the study.
 
         Raises
         ------
         InputError
-            If trials are missing.
+            If the study lacks a trial.
         """
         if {*recorded} - {*trials}:
             raise InputError(
@@ -346,12 +355,18 @@ class RunDirectory:
             )
 
     def results(self, of_trials: Container[int] | None = None) -> Iterator[SegmentResult]:
-        """Yield every recorded segment, in the order in which they ended.
+        """Yield the results of the ledger in the order in which segments ended.
 
         Parameters
         ----------
         of_trials
-            Numbers of the trials whose segments to yield; by default all, and those of members.
+            Numbers of the trials whose results to yield; by default those of all trials and
+            members.
+
+        Raises
+        ------
+        InputError
+            If a complete line is damaged.
         """
         if not is_there(self.segments):
             return
@@ -371,7 +386,7 @@ class RunDirectory:
 
 
 class _Name(msgspec.Struct):
-    """Identifier of the segment in a line of the ledger."""
+    """Kind and number (of a trial or member) of a line of the ledger, decoded without the rest."""
 
     kind: Kind
     number: int
@@ -382,7 +397,7 @@ _fast = msgspec.json.Decoder(SegmentResult).decode
 
 
 def _is_of(line: bytes, trials: Container[int]) -> bool:
-    """Return whether a line belongs to one of these trials, or is damaged."""
+    """Return True if a line of the ledger is a result of one of the trials, or is damaged."""
     try:
         name = _name_of(line)
     except msgspec.DecodeError:
@@ -391,7 +406,7 @@ def _is_of(line: bytes, trials: Container[int]) -> bool:
 
 
 def _result(line: bytes) -> SegmentResult:
-    """Decode a line; ValueError or TypeError if it is damaged or of another version."""
+    """Decode a line of the ledger; raise ValueError or TypeError if it is damaged or outdated."""
     try:
         result = _fast(line)
         if result.version == VERSION:
@@ -405,7 +420,7 @@ def _result(line: bytes) -> SegmentResult:
 
 
 def recorded(directory: Path) -> dict[str, Any]:
-    """Content of the run's `run.yaml`, unchecked; empty if it cannot be read."""
+    """Return the content of a run's `run.yaml`, unchecked; empty if it cannot be read."""
     try:
         values: dict[str, Any] = read_yaml(directory / CONFIG)
         return values
@@ -414,7 +429,7 @@ def recorded(directory: Path) -> dict[str, Any]:
 
 
 def objectives_of(directory: Path) -> list[str]:
-    """Names of the objectives in the run's configuration; empty if they are unknown."""
+    """Return the objectives that a run's `run.yaml` names; empty if it cannot be read."""
     try:
         return [str(name) for name in recorded(directory)["search"]["objectives"]]
     except (KeyError, TypeError):
@@ -431,7 +446,7 @@ def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
 
 
 def _with_defaults(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Add defaults of keys that are newer than the recorded configuration."""
+    """Return a recorded configuration with the defaults of keys that it does not have."""
     try:
         return _resolved(
             RunConfig.model_validate(

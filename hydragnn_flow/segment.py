@@ -1,9 +1,10 @@
 """Jobs: requests for a segment of training or a function call, and their results.
 
-A trial or member is trained segment by segment. A :class:`SegmentSpec`, like a :class:`Call`, goes
-from the driver through a Parsl worker to a trainer process. On the way back each layer adds what
-only it knows: the trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a
-:class:`Forecast`. Together they form a :class:`SegmentResult`; that of a segment is a line of
+A trial or member is trained in segments; a segment is one stretch of its training, sent as one job.
+A :class:`SegmentSpec`, like a :class:`Call`, goes from the driver through a Parsl worker to a
+trainer process. On the way back each of the three adds what only it knows: the trainer a
+:class:`TrainingOutcome`, the worker a :class:`Place`, the driver a :class:`Forecast`. Together they
+form a :class:`SegmentResult`. The result of a segment becomes a line of the ledger,
 `segments.jsonl`.
 """
 
@@ -21,7 +22,8 @@ from hydragnn_flow.config.run import CriterionName
 
 Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check", "call"]
 Sampling = str | Mapping[str, float]
-"""Sampling of branches: ``proportional``, ``equal``, or a weight for each by name or number."""
+"""Frequency with which training draws graphs of each data set, that is of each branch:
+``proportional`` to its size, ``equal``, or a weight for each by name or number of the branch."""
 Status = Literal[
     "ok",
     "diverged",
@@ -36,39 +38,42 @@ Status = Literal[
 VERSION = 5
 """Version of a line of `segments.jsonl`."""
 APART = "goes on separately: "
-"""Beginning of the reason of a segment that leaves a fused group and continues alone."""
+"""First words of `reason` in the result of a segment that leaves a fused group, to go on alone."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
-"""Statuses that all ranks reach after the same step. Any other leaves remaining ranks waiting."""
+"""Statuses that all ranks of a segment reach after the same training step. With any other, one rank
+ends while the others wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Identifier of a segment."""
+    """Identifier of a job: its kind, the number of its trial or member, and the rung it ends at."""
 
     kind: Kind
+    """Purpose of the job: training of a ``trial`` or ``member``, or another."""
     number: int
     """Number of the trial or member."""
     rung: int
+    """Position of the rung at which a trial's segment ends, from 0 on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(Segment):
-    """Request to a trainer process."""
+    """Job as sent to a trainer process, with the fields common to segments and calls."""
 
     rung: int = 0
     directory: str
     """Folder for the files of the job, its `log` included; empty if it has none."""
     run_directory: str = ""
-    """Directory with the file of the driver's token."""
+    """Run directory, whose file `driver.json` holds the token of the newest driver."""
     token: str = ""
     """Token of the driver that sent this job; a newer driver's token ends it."""
     attempt: str = ""
-    """Identifier of this attempt at the job."""
+    """Identifier of this attempt; each time that a job is sent is an attempt."""
     site_gcds: int = 1
     """Number of GCDs of the site, whose processes share a file system."""
     deadline: float | None = None
-    """Time by which the job ends, a segment with a checkpoint, by the node's monotonic clock [s];
-    None for no limit."""
+    """Time by which the job has to end, by the node's monotonic clock [s]; a segment then ends with
+    a checkpoint. None for no limit."""
 
     @property
     def folder(self) -> Path:
@@ -76,24 +81,25 @@ class JobSpec(Segment):
         return Path(self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; inverse of :func:`read_job`."""
+        """Return all fields as plain values for JSON, which :func:`read_job` reads."""
         return vars(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call(JobSpec):
-    """Request to call a function, in a process that has torch imported.
+    """Job that calls a function, in a process that has torch imported.
 
-    Like every job, it may be repeated after it has ended. So it writes its files completely or not
-    at all, and checks first whether they exist.
+    Like every job, it may be sent again although it has ended. So the function writes its files
+    completely or not at all, and first checks whether they exist.
     """
 
     function: str
     """Name of the function, `module:function`."""
     argument: Mapping[str, Any]
-    """Argument as JSON values. A dict returned by the function becomes the outcome's ``answer``."""
+    """Argument of the function, as JSON values. A dict that the function returns becomes ``answer``
+    of the :class:`TrainingOutcome`."""
     what: str = ""
-    """Subject of the call, for messages."""
+    """Name of the call in messages; empty for the kind and number of the job."""
 
     def __str__(self) -> str:
         return self.what or f"{self.kind} {self.number}"
@@ -101,11 +107,11 @@ class Call(JobSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentSpec(JobSpec):
-    """Request to train one trial or member up to an epoch.
+    """Job that trains one trial or member up to an epoch.
 
-    It starts from the checkpoint of an earlier segment if there is one. It writes one of its own at
-    that epoch, or earlier on early stopping, on a request to stop, or at its deadline. No two
-    attempts write the same file, so an attempt that is wrongly taken for lost does no harm.
+    It starts from the checkpoint of an earlier segment if there is one. It writes a checkpoint of
+    its own at that epoch, or earlier on early stopping, on a request to stop, or at its deadline.
+    Each attempt writes a file of its own, so one that is wrongly taken for lost does no harm.
     """
 
     store: str
@@ -116,58 +122,59 @@ class SegmentSpec(JobSpec):
     """Total number of epochs trained when the segment ends."""
     seed: int
     start_from: str | None = None
-    """Checkpoint of its trial, for a member without a checkpoint of its own."""
+    """Path of its trial's checkpoint, for a member that begins with it; else None."""
     weights: str = ""
     """File of initial weights for a trial or member without a checkpoint; empty for random ones."""
     frozen: tuple[str, ...] = ()
     """Names of parameters, or of modules that hold them, that are not trained."""
     begin_with: str = ""
-    """Name of the checkpoint in the folder to start from, if the driver knows it."""
+    """Name of the checkpoint in the job's folder to start from; empty if the driver knows none."""
     may_have_begun: bool = True
-    """True if earlier attempts may have left checkpoints unknown to the driver; the segment then
-    starts from the one with the most progress."""
+    """True if earlier attempts may have left checkpoints that the driver does not know; the segment
+    then starts from the one with the most progress. False if there are none."""
     decay: tuple[int, int] | None = None
-    """Epochs between which a member's learning rate falls, by default to nothing; None for the
-    schedule of a trial."""
+    """First and last epoch between which a member's learning rate falls, to zero unless a scheduler
+    is configured; None for the schedule of a trial."""
     checksums: dict[str, int] = field(default_factory=dict)
-    """Checksums of the checkpoints that the driver knows, by name."""
+    """CRC-32 at the end of each checkpoint that the driver knows, by the file's name."""
     after_epoch: int = 0
-    """Number of epochs trained when the segment was planned; its history has later ones."""
+    """Number of epochs trained when the segment was planned; its history has the epochs after."""
     batches: int = 1
-    """Number of batches in a step, each as large as in the network's `Training`, from the next
-    epoch on; the learning rate follows."""
+    """Number of batches in a training step, each as large as in the network's `Training`, from the
+    next epoch on; the learning rate is adapted to it."""
     bootstrap: bool = False
-    """True to train on a resample of the training split, drawn by the seed."""
+    """True to train on a bootstrap resample of the training split, drawn by the seed; False for the
+    split itself."""
     budget: tuple[str, float] | None = None
-    """Unit and size of the training that the network's `num_epoch` epochs divide, as ("steps",
-    1000); None if each is a pass through the training split."""
+    """Unit and size of the training budget, such as ("steps", 1000), of which each of the network's
+    `num_epoch` epochs is an equal part; None if an epoch is a pass through the training split."""
     sampling: Sampling = "proportional"
-    """Sampling of branches, as in `data.sampling`."""
+    """Frequency with which graphs of each data set are drawn, as in `data.sampling`."""
     validation: tuple[int, int] | None = None
-    """Size of the validation subset used after each epoch, and the seed that draws it; None for
-    the whole split."""
+    """Number of graphs of the validation split on which each epoch is judged, and the seed that
+    draws them; None for the whole split."""
     criterion: CriterionName = "mae"
-    """Error by which epochs are compared."""
+    """Error by which epochs are compared: ``mae`` or ``rmse``."""
     trivial_errors: dict[str, float] = field(default_factory=dict)
-    """Errors of a trivial predictor, by target: the units of the criterion; the trainer computes
-    them if empty."""
+    """Error of a trivial predictor by target, in units of which the criterion is computed; if
+    empty, the trainer computes the errors."""
     threads: int = 1
     mode: Mode = "memory"
-    """Mode of reading the store."""
+    """Access of training to the store: ``memory``, ``random`` or ``stream``, as in `data.mode`."""
     scratch: str | None = None
     """Fast local directory of the node for a copy of the store."""
     profile_seconds: float = 0.0
-    """Time to profile its steps [s], without training; 0 to train."""
+    """Time for which training steps are only profiled [s]; 0 to train."""
     traced: bool = False
     """True to add a trace of some steps to the profile."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; inverse of :func:`read_job`."""
+        """Return all fields as plain values for JSON, which :func:`read_job` reads."""
         return {**vars(self), "network": self.network.to_json()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SegmentSpec:
-        """Read a segment from its JSON values.
+        """Return the segment whose JSON values :meth:`to_dict` has made.
 
         Raises
         ------
@@ -180,17 +187,17 @@ class SegmentSpec(JobSpec):
 
     @property
     def checkpoint(self) -> Path:
-        """File that only this attempt at the segment writes."""
+        """Path of the checkpoint that this attempt, and no other, writes."""
         return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
 
     @property
     def trace(self) -> Path:
-        """Chrome trace of this attempt at a profile."""
+        """Path of the trace, in Chrome's format, that this attempt at a profile writes."""
         return self.folder / f"trace-{self.attempt}.json"
 
 
 def read_job(values: Mapping[str, Any]) -> Call | SegmentSpec:
-    """Read a job from its JSON values.
+    """Return the call or segment whose JSON values `to_dict` has made.
 
     Raises
     ------
@@ -205,73 +212,78 @@ class TrainingOutcome:
     """Result of the training of a segment, as far as its trainer knows it."""
 
     from_epoch: int = 0
+    """Number of epochs trained before this segment."""
     to_epoch: int = 0
-    """Total number of epochs trained; less than requested after early stopping."""
+    """Number of epochs trained at its end, earlier segments included; less than requested after
+    early stopping."""
     status: Status
     reason: str = ""
     from_step: int = 0
-    """Number of steps of the epoch after ``from_epoch`` that an earlier segment had taken."""
+    """Number of training steps after ``from_epoch`` epochs that an earlier segment had taken."""
     best_val_error: float | None = None
-    """Smallest criterion so far, for a member since it left its trial; rungs compare it."""
+    """Smallest criterion of an epoch so far (for a member since it left its trial), by which rungs
+    compare trials; None if no epoch was judged."""
     best_val_loss: float | None = None
-    """Validation loss of the same weights."""
+    """Validation loss after the epoch of ``best_val_error``."""
     best_epoch: int | None = None
     history: list[list[float]] = field(default_factory=list)
     """[epoch, training loss, validation loss, criterion] of each epoch of the segment."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Errors of the same weights on the validation split, in the data's units."""
+    """Validation errors after the epoch of ``best_val_error`` by name, as `energy_mae`, in the
+    data's units."""
     checkpoint: str = ""
-    """Name of its last checkpoint in the folder; empty if it wrote none."""
+    """Name of the segment's last checkpoint in its folder; empty if it wrote none."""
     checksum: int | None = None
-    """CRC-32 at the end of that file."""
+    """CRC-32 at the end of that checkpoint."""
     passed_over: str = ""
-    """Checkpoints from which it should have started, and why it did not."""
+    """Sentences about checkpoints from which the segment should have started, and why it did not;
+    empty without any."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0
     """Number of training steps."""
     step_seconds: float = 0.0
-    """Mean time of a step, from batch to batch [s]. The first step includes warm-up and counts only
-    if it is the only one."""
+    """Mean time of a training step, from batch to batch [s]. The first step includes warm-up and
+    counts only if it is the only one."""
     graphs_per_step: float = 0.0
-    """Mean number of graphs in a step over all ranks, in the last epoch trained."""
+    """Mean number of graphs in a training step over all ranks, in the last epoch trained."""
     learning_rate: float = 0.0
     """Largest learning rate in that epoch, before a schedule lowers it."""
     steady_steps: int = 0
-    """Number of steps after the first five, from which the speed is computed."""
+    """Number of training steps after the first five, from which the speed is computed."""
     steady_graphs: int = 0
-    """Number of graphs in these steps on all ranks."""
+    """Number of graphs in the steady steps on all ranks."""
     steady_seconds: float = 0.0
-    """Time of these steps, without validation and checkpoints [s]."""
+    """Time of the steady steps, without validation and checkpoints [s]."""
     steady_joules: float | None = None
-    """Energy of these steps on all ranks [J]; None if a rank has no counter."""
+    """Energy of the steady steps on all ranks [J]; None if a rank has no energy counter."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
-    """Energy of the segment on all ranks [J]; None if a rank has no counter."""
+    """Energy of the segment on all ranks [J]; None if a rank has no energy counter."""
     spent_seconds: float = 0.0
-    """Time of each GCD that led to the initial checkpoint [s], including the work of lost segments,
-    which have no ``seconds``."""
+    """Time of all earlier segments on the way to the checkpoint from which this one started, summed
+    over GCDs [s]. Lost segments count too, although their results have no ``seconds``."""
     spent_joules: float = 0.0
+    """Energy of these earlier segments [J]."""
     fused: int = 1
-    """Number of segments in its fused group, itself included. Its times and energy are its share of
-    the group's; its peak memory is that of the group."""
+    """Number of segments that were trained together in one process, this one included. Its times
+    and energy are its share of theirs; its peak memory is that of the process."""
     started: float = 0.0
-    """Unix time of the start [s]."""
+    """Unix time at which the segment started [s]."""
     ended: float = 0.0
     answer: dict[str, Any] = field(default_factory=dict)
-    """Dict returned by a called function, or the profile of a segment's steps."""
+    """Dict that a called function returned, or the profile of training steps; else empty."""
 
     @classmethod
     def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
-        """Make the outcome of a segment that ends now and whose trainer cannot say more.
+        """Return the outcome of a segment that ends now, with nothing known of its training.
 
         Parameters
         ----------
         status, reason
-            Status of the segment, and the reason for it.
+            Status with which the segment ends, and the reason in a few words.
         began
-            Start of the segment by `time.perf_counter` [s], since a wall clock may be set; by
-            default now.
+            Value of `time.perf_counter` when the segment started [s]; by default it started now.
         """
         now, seconds = time.time(), 0.0 if began is None else time.perf_counter() - began
         return cls(status=status, reason=reason, started=now - seconds, ended=now, seconds=seconds)
@@ -279,53 +291,57 @@ class TrainingOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Node and GCDs of a segment, as far as its worker knows them."""
+    """Node and GCDs on which a segment ran, as far as its worker knows them."""
 
     node: str = ""
+    """Name of the node of the first rank."""
     gcds: list[str] = field(default_factory=list)
-    """Name of each rank's GCD; on another node than the first rank's it is `node/gcd`."""
+    """Name of each rank's GCD [n_ranks]; `node/gcd` if it is on another node than the first."""
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """(node, GCD) of each rank."""
+        """Names of node and GCD of each rank [n_ranks]."""
         split = [gcd.rpartition("/") for gcd in self.gcds]
         return [(node or self.node, gcd) for node, _, gcd in split]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Plan and cost estimate of a segment, made by the driver."""
+    """Plan and predicted cost of a segment, and the driver's times around it."""
 
     together: float = 1.0
-    """Mean number of segments on its GCD while it ran, itself included."""
+    """Mean number of segments on its GCD while it ran, this one included."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Hyper-parameters of the trial by dotted path into the network."""
+    """Values of the trial's hyper-parameters by dotted path into the network."""
     accumulation_steps: int = 1
-    """Number of micro-batches into which each rank divided its graphs of a step."""
+    """Number of micro-batches into which each rank divided its graphs of a training step."""
     batches: int = 1
-    """Number of batches in a step, as in :class:`SegmentSpec`."""
+    """Number of batches in a training step, as in :class:`SegmentSpec`."""
     planned_epochs: int | None = None
-    """Number of epochs that the segment was to train."""
+    """Number of epochs that the segment was to train; None if it has no plan."""
     predicted_seconds: float | None = None
-    """Predicted time on each of its GCDs, start and validation included [s]."""
+    """Predicted time of the segment, start-up and validation included [s]."""
     predicted_low: float | None = None
     """5th percentile of that time [s]."""
     predicted_high: float | None = None
     """95th percentile of that time [s]."""
     busy: float | None = None
-    """Predicted fraction of the time that its GCD computes."""
+    """Predicted fraction of the time in which its GCD computes, 0 to 1."""
     step_work: list[float] = field(default_factory=list)
-    """Counted work of a training step: operations, bytes, launches of a GCD, peak memory of a GCD
-    and memory of the weights [B]."""
+    """Counted work of a training step: the fields of
+    :class:`~hydragnn_flow.placement.cost_model.Work` in their order, which begin with operations,
+    bytes moved, and kernel launches of a GCD."""
     waited_seconds: float | None = None
-    """Time between ready to run and launch [s]."""
+    """Time from when the segment could have run until the driver sent it [s]."""
     away_seconds: float | None = None
-    """Time between launch and the driver's notice of its end [s]."""
+    """Time from when the driver sent the segment until it learnt of its end [s]."""
     uncorrected_seconds: float | None = None
-    """Predicted time of the training steps on all GCDs, before corrections [s]."""
+    """Predicted time of the training steps from the network alone, summed over GCDs [s], before
+    measurements correct it."""
     predicted_memory_gib: float | None = None
+    """Predicted peak memory of each GCD [GiB], which one segment in a hundred exceeds."""
     uncorrected_memory_gib: float | None = None
-    """Predicted memory from the network alone, without a margin [GiB]."""
+    """Predicted peak memory of each GCD from the network alone, without a margin [GiB]."""
 
 
 _NO_DETAILS: dict[str, Any] = {"history": [], "metrics": {}, "parameters": {}}
@@ -339,7 +355,8 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
 
     @property
     def is_whole(self) -> bool:
-        """True if it trained all planned epochs from the beginning of an epoch on."""
+        """True if the segment started at the beginning of an epoch and trained all planned epochs;
+        False if it was cut short at either end."""
         epochs = self.to_epoch - self.from_epoch
         return self.status == "ok" and epochs == self.planned_epochs and not self.from_step
 
@@ -347,7 +364,10 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     def of(
         cls, segment: Segment, outcome: TrainingOutcome, place: Place | None = None
     ) -> SegmentResult:
-        """Compose the result of a segment; :meth:`expected` adds its forecast."""
+        """Return the result of a segment from its identifier, outcome and place.
+
+        Its forecast is empty; :meth:`expected` adds it. Without ``place`` no node or GCD is known.
+        """
         return cls(
             kind=segment.kind,
             number=segment.number,
@@ -357,20 +377,20 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         )
 
     def expected(self, forecast: Forecast) -> SegmentResult:
-        """Add the driver's forecast."""
+        """Return the result with the driver's forecast added."""
         return replace(self, **vars(forecast))
 
     def drop_details(self) -> None:
-        """Free the largest fields, which nobody needs of an ended trial."""
+        """Empty the large fields ``history``, ``metrics`` and ``parameters`` to free memory."""
         for name, nothing in _NO_DETAILS.items():
             object.__setattr__(self, name, nothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values of all fields of a segment."""
+        """Return all fields but ``answer`` as plain values for JSON, for a line of the ledger."""
         names = (field.name for field in fields(self) if field.name != "answer")
         return {name: getattr(self, name) for name in names}
 
 
 def trial_kwh(results: Iterable[SegmentResult]) -> float:
-    """Total counted energy of the segments of trials [kWh]."""
+    """Return the counted energy of all segments of trials [kWh]; uncounted ones add nothing."""
     return sum((result.joules or 0.0) / 3.6e6 for result in results if result.kind == "trial")

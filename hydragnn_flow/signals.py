@@ -21,13 +21,13 @@ SECONDS_OF_ONE = 2.0
 
 @contextmanager
 def leaving_in_order() -> Iterator[None]:
-    """Leave a ``with`` block by `SystemExit` on SIGTERM and SIGHUP, as on Ctrl-C by its exception.
+    """Raise `SystemExit` in a ``with`` block on SIGTERM or SIGHUP, so that clean-up code runs.
 
-    By default both end the process at once. The exit status follows the shell: 128 plus the number
-    of the signal. A signal that has a handler, or is ignored as under nohup, is left alone.
+    By default both signals end the process at once. The exit status follows the shell: 128 plus the
+    number of the signal. A signal that has a handler, or is ignored as under nohup, is left alone.
 
-    Signals that come together raise one exception: systemd ends a session by SIGTERM and SIGHUP at
-    once, and a user whose Ctrl-C waits for a long computation may close the terminal.
+    Signals that come within two seconds raise one exception: systemd ends a session by SIGTERM and
+    SIGHUP at once, and a user whose Ctrl-C waits for a long computation may close the terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,7 +68,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _leaving() -> Callable[[int, FrameType | None], None]:
-    """Make a handler that raises a signal's exception, but not again right after it."""
+    """Return a signal handler that raises an exception, but none within two seconds of the last."""
     left = float("-inf")
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -93,8 +93,10 @@ def ignore_endings() -> None:
 
 
 def _keep_silent_without_terminal() -> None:
-    """Redirect output to nowhere if the terminal, or the reader of a pipe, is gone: an error of
-    `print` would interrupt the clean-up."""
+    """Discard further output if the terminal or the reader of a pipe is gone.
+
+    Otherwise an error of `print` would interrupt the clean-up.
+    """
     for output in (1, 2):
         ends = select.poll()
         ends.register(output, 0)

@@ -28,16 +28,16 @@ _CLASS = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 def versions(values: Any = None) -> dict[str, str]:
-    """Versions of Python and of each of these packages that is installed, by name.
+    """Return the versions of Python and of the installed packages that results depend on, by name.
 
     No package is imported for this.
 
     Parameters
     ----------
     values
-        Configuration as plain values. Packages of classes that it names as ``module:Class``, and
-        that were imported to check it, are added. A module that belongs to no installed package
-        is listed with the SHA-256 of its file.
+        Configuration as plain values. Packages of the classes that it names as ``module:Class`` are
+        added if they were imported. A module that belongs to no installed package is listed with
+        the SHA-256 of its file.
     """
     found = {"python": platform.python_version()}
     for package in _PACKAGES:

@@ -162,7 +162,7 @@ def _finished(run_dir: Path) -> Path:
 
 
 def existing_data(data: Path) -> Path:
-    """Refuse a path of structures that does not exist."""
+    """Return a path of structures; raise InputError if it does not exist."""
     with using(data):
         if not data.exists():
             raise InputError(f"{data}: does not exist; correct the path of the structures")

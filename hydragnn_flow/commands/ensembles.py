@@ -269,7 +269,7 @@ def predict(
 
 
 def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> Site | None:
-    """Load the site that the options name; None for this process."""
+    """Return the site that the options name; None to compute in this process."""
     if site is not None:
         if device is not None:
             raise InputError(f"--device {device}: the site says what its GCDs are; leave it out")

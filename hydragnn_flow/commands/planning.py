@@ -189,7 +189,7 @@ def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
 
 
 def _machine(site: str, options: dict[str, Any]) -> Site:
-    """Load the machine: an account, which nothing is paid with, need not be given."""
+    """Return the site to simulate; an account need not be given, as nothing is paid."""
     from hydragnn_flow.execution.site import about_site
 
     if options["account"] is None and Path(site).suffix not in (".yaml", ".yml"):
@@ -211,7 +211,7 @@ Rows = list[dict[str, Any]]
 
 
 def simulated_rows(found: Simulated) -> Rows:
-    """Time and resources of a simulated campaign."""
+    """Return table rows on time and resources of a simulated campaign."""
     told = {
         "makespan": duration(found.makespan),
         "of it the search": duration(found.search_seconds),
@@ -227,7 +227,7 @@ def simulated_rows(found: Simulated) -> Rows:
 
 
 def survey_rows(found: Sequence[Configuration]) -> Rows:
-    """Fit of configurations to a machine, by message-passing type."""
+    """Return a table row for each message-passing type: how many configurations fit, their cost."""
     rows: Rows = []
     for name in sorted({one.mpnn_type for one in found}):
         of_type = [one for one in found if one.mpnn_type == name]
@@ -248,7 +248,7 @@ def survey_rows(found: Sequence[Configuration]) -> Rows:
 
 
 def plan_rows(draws: Sequence[Simulated], site: Site, power: Power | None = None) -> Rows:
-    """Time and resources of a campaign, with percentiles.
+    """Return table rows on time and resources of a campaign: 10th, 50th, 90th percentile.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def plan_rows(draws: Sequence[Simulated], site: Site, power: Power | None = None
 
 
 def nodes_rows(on_nodes: Mapping[int, Simulated]) -> Rows:
-    """Effect of half and twice the nodes."""
+    """Return a table row for each number of nodes, with the simulated time."""
     return [
         {
             "nodes": f"{nodes:,}",
@@ -297,7 +297,7 @@ def nodes_rows(on_nodes: Mapping[int, Simulated]) -> Rows:
 
 
 def planned(search: SearchConfig, ensemble: EnsembleConfig | None, draws: int, site: Site) -> str:
-    """Title of the table of a plan."""
+    """Return the title of the table of a plan."""
     members = f" and {ensemble.size} members" if ensemble else ""
     return f"{search.trials:,} trials{members} on {machine_name(site)}, {draws} simulations"
 
@@ -355,7 +355,7 @@ def conclusions(
 
 
 def _of_energy(site: Site, power: Power | None) -> str:
-    """Sentence on the source of the figures for energy."""
+    """Return a sentence on where the figures for energy come from."""
     if power is None:
         unknown = f"no segment on {site.name} had its energy counted"
         if site.node.watts is None:
@@ -392,12 +392,12 @@ def duration(seconds: float) -> str:
 
 
 def machine_name(site: Site) -> str:
-    """Name of a site with its number of nodes."""
+    """Return the number of nodes and name of a site in words."""
     return f"{'one node' if site.nodes == 1 else f'{site.nodes:,} nodes'} of {site.name}"
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Tenth, fiftieth and ninetieth percentile."""
+    """Return the tenth, fiftieth and ninetieth percentile of values."""
     low, middle, high = np.percentile(values, (10, 50, 90)).tolist()
     return low, middle, high
 

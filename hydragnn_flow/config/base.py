@@ -45,7 +45,8 @@ class Section(BaseModel):
     unused: ClassVar[Mapping[str, str]] = {}
     """Keys that are accepted but change nothing, and the reason."""
     removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    """Keys of earlier versions: the default, which a recorded run may have, and what to write."""
+    """Keys of earlier versions of the package: their default, which is still accepted, and what to
+    write instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,7 +55,9 @@ class Section(BaseModel):
 
 
 def check_keys(section: type[Section], values: Any) -> Any:
-    """Return the values, having refused unknown keys and types that pydantic would coerce.
+    """Return the values of a section without removed keys, after checking keys and types.
+
+    Refused are unknown keys, and types that pydantic would convert.
 
     Raises
     ------

@@ -77,8 +77,8 @@ class SplitConfig(Section):
         return split
 
     def of_one_of_several(self, source: SourceSection) -> SplitConfig:
-        """Return the fractions shared by all data sets, for one: without sets that it brings
-        itself.
+        """Return the fractions that all data sets share, without those that one data set's source
+        replaces by sets of its own.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class DataConfig(Section):
         return [one.name for one in self.sources or ()]
 
     def for_network(self, network: NetworkConfig) -> DataConfig:
-        """Return the same data with all that the sources need to know of the network.
+        """Return the section after its sources have taken what they read from the network.
 
         Raises
         ------
@@ -296,7 +296,7 @@ class DataConfig(Section):
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target, None if unknown; None if the targets are unknown."""
+        """Level of each target (graph or node), None if unknown; None without known targets."""
         found = [one.source.target_levels for one in self.data_sets]
         return next((levels for levels in found if levels is not None), None)
 
@@ -328,14 +328,13 @@ def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
 
 
 def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
-    """Return the error with the key that is in the user's file."""
+    """Return the error with the key that the user wrote: `data.sources.N` for one of several."""
     if not one.name:
         return error
     return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
 
 
 def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
-    """Yield in what targets or units data sets differ."""
     known: list[tuple[str, dict[str, TargetConfig | None]]] = []
     for one in data_sets:
         levels = one.source.target_levels
@@ -362,7 +361,6 @@ def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
 
 
 def _different_graph_attr(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
-    """Yield in what `graph_attr`, or in what order of it, data sets differ."""
     named = {one.name: getattr(one.source, "graph_attr", None) for one in data_sets}
     given = [(name, names) for name, names in named.items() if names]
     for name, names in given[1:]:

@@ -164,7 +164,10 @@ def check_conditions(space: Mapping[str, Parameter]) -> None:
 
 
 def needed(space: Mapping[str, Parameter], name: str) -> Needed:
-    """Return the values other parameters must have for this one to exist, following conditions."""
+    """Return the values that other parameters must have for one to exist, by parameter.
+
+    Conditions of these parameters are included.
+    """
     result: Needed = {}
     for other, values in space[name].when.items():
         result = both(both(result, needed(space, other)), {other: values})
@@ -172,7 +175,7 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """Return the values that both conditions allow; none where they contradict each other."""
+    """Return the values by parameter that two conditions allow; empty where they contradict."""
     shared = {
         name: tuple(value for value in one[name] if value in other[name])
         for name in one
@@ -187,6 +190,6 @@ def _same(one: object, other: object) -> bool:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown word: the word probably meant."""
+    """Return the end of a sentence about an unknown word: a similar known one, or nothing."""
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -121,7 +121,7 @@ class StartConfig(Section):
         return ("encoder.embedding", "encoder.layers") if self.freeze == "encoder" else self.freeze
 
     def check(self, network: NetworkConfig, space: Collection[str]) -> None:
-        """Refuse HydraGNN checkpoints without its engine, and what an engine cannot begin with.
+        """Check that the networks of a run can begin with the weights in ``path``.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class StartConfig(Section):
         Raises
         ------
         ValueError
-            Naming the key and the remedy.
+            If they cannot; the message names key and remedy.
         """
         if not isinstance(network, EngineNetwork):
             if self.path.suffix == ".pk":

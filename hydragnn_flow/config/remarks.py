@@ -41,9 +41,9 @@ def remarks(config: RunConfig) -> list[str]:
 
 
 def _networks(config: RunConfig) -> list[NetworkConfig]:
-    """Return the network of whole trials, with each example value of each parameter in turn.
+    """Return networks of the search: one for each example value of each parameter.
 
-    Values that do not go with the first values of the other parameters are skipped.
+    The other parameters have their first values. Impossible networks are left out.
     """
     space = config.search.space
     found: list[NetworkConfig] = []

@@ -38,15 +38,15 @@ def network_of_trial(
     data_sets: Sequence[str] = (),
     epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Return a `NeuralNetwork` section with the parameters of a trial set.
+    """Return a `NeuralNetwork` section with the values of a trial's parameters.
 
     Parameters
     ----------
     network
         `NeuralNetwork` section of the run, which is not changed.
     parameters
-        Value by dotted path, see :func:`set_path`. `Resources` paths do
-        not belong to a network and are skipped.
+        Value by dotted path, as :func:`set_path` takes it. `Resources` paths do not belong to a
+        network and are skipped.
     data_sets
         Names of the data sets. Heads that are described once are repeated for the branch of each.
     epochs
@@ -55,7 +55,7 @@ def network_of_trial(
     Raises
     ------
     InputError
-        If a path leads nowhere.
+        If a path does not exist.
     """
     section: dict[str, Any] = _copy(with_branches(dict(network), data_sets))
     # Set before the trial's values, or a single weight among them would suppress the defaults.
@@ -238,7 +238,6 @@ class RunConfig(Section):
         yield from self._wrong_resources(base)
 
     def _wrong_ensemble(self, base: NetworkConfig) -> Iterator[str]:
-        """Yield why the ensemble or the budget does not fit the search."""
         ensemble, search, epochs = self.ensemble, self.search, base.Training.num_epoch
         objectives, budget = " and ".join(search.objectives), search.budget
         if ensemble is None and search.judges_errors:
@@ -281,7 +280,6 @@ class RunConfig(Section):
             )
 
     def _wrong_resources(self, base: NetworkConfig) -> Iterator[str]:
-        """Yield why trials or members cannot use GCDs as the configuration says."""
         streamed, training = self.data.mode == "stream", base.Training
         if self.resources.batch_per_gcd and streamed:
             yield (
@@ -343,7 +341,7 @@ class RunConfig(Section):
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
-        See :func:`~hydragnn_flow.config.run.set_path` for paths. `Resources` paths do not
+        Paths are those of :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not
         belong to a network and are skipped. Heads that are described once are repeated for the
         branch of each data set.
         """
@@ -361,33 +359,34 @@ class RunConfig(Section):
         return max(self.network_with(values).encodings for values in asked)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
-        """Return the number of GCDs that a trial asks for; None where the placer chooses."""
+        """Return the number of GCDs that a trial asks for; None if the placer chooses."""
         asked = parameters.get(GCDS, self.resources.gcds)
         if asked == "auto":
             return 1 if self.search.times_steps else None
         return int(asked)
 
     def batches(self, parameters: Mapping[str, Any]) -> int:
-        """Return the batches in a trial's step: with ``batch_per_gcd`` one for each GCD asked for.
+        """Return the number of batches in a trial's training step.
 
-        A machine with fewer GCDs does not change it, so that the result stays the same.
+        It is 1, or with ``batch_per_gcd`` the number of GCDs asked for. A machine with fewer GCDs
+        does not change it, so that the result stays the same.
         """
         return (self.gcds(parameters) or 1) if self.resources.batch_per_gcd else 1
 
     @property
     def criterion(self) -> CriterionName:
-        """Error by which epochs are judged."""
+        """Error by which epochs are judged: ``mae`` or ``rmse``."""
         return "mae" if self.ensemble is None else self.ensemble.criterion
 
     @property
     def members(self) -> EnsembleConfig:
-        """Section `ensemble`, which must be there."""
+        """Section `ensemble` of a configuration that has one."""
         assert self.ensemble is not None
         return self.ensemble
 
     @property
     def ensemble_size(self) -> int:
-        """Number of trials that the search must find."""
+        """Number of good trials that the search must find: the members, or 1 without ensemble."""
         return 1 if self.ensemble is None else self.ensemble.size
 
     @property
@@ -402,23 +401,24 @@ class RunConfig(Section):
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:
-        """Unit and size of the budget that a trial's epochs divide; None if they are passes."""
+        """Unit and size of the budget that a trial's epochs divide evenly, such as ("steps", 1000);
+        None if an epoch is a pass through the training split."""
         budget = self.search.budget
         return None if budget is None else (budget.unit, budget.size)
 
     @property
     def resizes(self) -> bool:
-        """True if a segment without memory continues with more micro-batches.
+        """True if a segment that runs out of memory continues with more micro-batches.
 
-        Otherwise lack of memory is a result of the trial: where the search varies the
-        micro-batches, or is for speed.
+        False if lack of memory is a result of the trial: the search varies the micro-batches, or
+        is for speed.
         """
         divided = self.ensemble is not None and self.resources.batch_per_gcd
         return divided or (ACCUMULATION not in self.search.space and self.search.judges_errors)
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged; some brackets of Hyperband skip some of them."""
+        """Epochs at which trials are judged; brackets of Hyperband skip some of them."""
         return self.search.rung_epochs(self.num_epoch)
 
 
@@ -430,7 +430,6 @@ def is_file_name(name: str) -> str:
 
 
 def _wrong_targets(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
-    """Yield outputs of the network that the data lack, where targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
     targets = data.target_levels
     if targets is None:
@@ -458,7 +457,6 @@ def _wrong_targets(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
 
 
 def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
-    """Yield why the network's branches do not match the data sets."""
     names = data.branch_names
     if names and network.branches != len(names):
         yield (
@@ -474,7 +472,7 @@ def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration, but for what is in the run that `start_from` names.
+    """Read and check a run configuration, but not the run that `start_from` names.
 
     Parameters
     ----------

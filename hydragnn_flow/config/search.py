@@ -251,7 +251,6 @@ class SearchConfig(Section):
         return self
 
     def _wrong_enqueued(self, values: dict[str, Scalar]) -> Iterator[str]:
-        """Yield why no trial can have these values."""
         if not values:
             yield " names no parameter; give at least one or remove it"
         for name, value in values.items():

@@ -216,7 +216,7 @@ def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) 
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the values of a whole trial: other parameters that exist have their first example."""
+    """Return values of all parameters in a trial: those given, and first examples of the others."""
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():
         if all(whole.get(other) in allowed for other, allowed in parameter.when.items()):

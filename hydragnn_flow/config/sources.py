@@ -93,7 +93,7 @@ class SourceSection(Section):
         """
 
     def for_network(self, network: NetworkConfig) -> SourceSection:
-        """Return the section with all that it needs to know of the network to be trained.
+        """Return the section after it has taken what it reads from the network to be trained.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class SourceSection(Section):
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target, None if unknown; None if the targets are unknown."""
+        """Level of each target (graph or node), None if unknown; None without known targets."""
         return None
 
     @property

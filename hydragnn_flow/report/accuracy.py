@@ -33,9 +33,10 @@ _ABOUT = ("file", "frame", "formula", "note")
 
 @dataclass(frozen=True)
 class TargetValues:
-    """Reference and prediction of one target, its components laid end to end.
+    """Reference and predicted values of one target, its components laid end to end.
 
-    All arrays are [n_values], in ``unit``; rows without a finite reference are left out.
+    All arrays are [n_values], in ``unit``. Values without a finite reference are left out. ``std``
+    is the predicted standard deviation, ``lo`` and ``hi`` are the ends of the calibrated interval.
     """
 
     name: str
@@ -63,7 +64,7 @@ class TargetValues:
         return len(np.unique(self.graph_id))
 
     def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
-        """The same target divided by the atoms of its structure.
+        """Return the target divided by the number of atoms of each structure, eV as meV/atom.
 
         Parameters
         ----------
@@ -78,15 +79,14 @@ class TargetValues:
 
 
 def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetValues]:
-    """The targets of a predictions table that have reference values, in the table's order.
+    """Return the targets of a predictions table that have reference values, in the table's order.
 
     Parameters
     ----------
     table
         Predictions as an ensemble writes them.
     names
-        Names of targets, as far as they are known; otherwise components are recognised by their
-        endings alone.
+        Known names of targets. The components of others are recognised by endings such as `_x`.
     """
     columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
     bases = {c: c if c in names else _COMPONENT.sub("", c) for c in columns}
@@ -112,11 +112,10 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
 
 
 def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
-    """Predicted against reference values with error bars of one standard deviation.
+    """Draw predicted against reference values with error bars of one standard deviation.
 
-    The lower panel shows the differences, where error bars that vanish in the upper one can be
-    read. If a table is large, each panel draws the largest errors and, picked at even spacing, some
-    of the others; the printed errors are of all.
+    A lower panel shows the differences, where small error bars can be read. Of many values each
+    panel draws the largest errors and some of the others; the printed errors are of all.
 
     Parameters
     ----------
@@ -151,7 +150,7 @@ def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> F
 
 
 def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
-    """Absolute errors against predicted standard deviations, and their means in ten bins.
+    """Draw absolute errors against predicted standard deviations, and root mean squares in bins.
 
     Parameters
     ----------
@@ -192,14 +191,14 @@ def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -
 
 
 def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
-    """Observed coverage of Gaussian intervals against their nominal coverage.
+    """Draw the fraction of values inside Gaussian intervals against the fraction intended.
 
     Parameters
     ----------
     targets
         Values of the test split, of at least one target.
     level
-        Nominal coverage of the calibrated intervals; each target's is a diamond at it.
+        Intended coverage of the calibrated intervals, at which a diamond marks what each holds.
     """
     figure = style.new_figure(9.4, 5.0)
     axes = figure.add_subplot()
@@ -229,14 +228,14 @@ def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
 def worst_structures(
     targets: Sequence[TargetValues], graphs: pd.DataFrame | None, nodes: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """The structures with the largest errors of each target, the worst first.
+    """Return the eight structures with the largest errors of each target, the worst first.
 
     Parameters
     ----------
     targets
         Values of the test split.
     graphs, nodes
-        Predictions tables of its graph and node targets, for what they say about structures.
+        Predictions tables of graph and node targets, for name and number of atoms of structures.
 
     Returns
     -------
@@ -266,14 +265,14 @@ def worst_structures(
 
 
 def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
-    """Fraction of references inside the Gaussian intervals mean ± z·std.
+    """Return the fraction of references inside the Gaussian intervals mean ± z·std [n_intervals].
 
     Parameters
     ----------
     target
         Predictions with standard deviations.
     nominal
-        Coverage each interval is made for, between 0 and 1 (exclusive), [n_intervals].
+        Coverage intended for each interval, between 0 and 1 (exclusive), [n_intervals].
     """
     # A value is inside from the z on that equals |error| / std: sort once, count for every z.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -282,13 +281,13 @@ def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
 
 
 def interval_coverage(target: TargetValues) -> float:
-    """Fraction of references inside the calibrated interval [lo, hi]."""
+    """Return the fraction of reference values inside the calibrated interval [lo, hi], 0 to 1."""
     inside = (target.lo <= target.reference) & (target.reference <= target.hi)
     return float(np.mean(inside))
 
 
 def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
-    """Root mean square of standard deviations and of errors, in bins of equally many values.
+    """Return root mean squares of standard deviations and of errors, [n_bins] each.
 
     Parameters
     ----------
@@ -302,7 +301,7 @@ def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
 
 
 def telling(worth: Floats, most: int) -> NDArray[np.int64]:
-    """At most ``most`` positions: a third of them the worthiest, the others evenly spaced."""
+    """Return at most ``most`` positions: a third of the largest values, the others even."""
     if len(worth) <= most:
         return np.arange(len(worth))
     order = np.argsort(-worth, kind="stable")

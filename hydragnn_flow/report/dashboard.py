@@ -27,17 +27,16 @@ _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
 def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer:
-    """A server of a run's dashboard, already listening; ``serve_forever`` begins it.
+    """Return a server of a run's dashboard, already listening; ``serve_forever`` starts it.
 
-    It reads the journal again as it grows, and never writes to it.
+    It reads the study's journal again as it grows, and never writes to it.
 
     Parameters
     ----------
     run_directory
         Directory of a finished run, or of one still going.
     port
-        Port on the loopback interface; if not given 8080, optuna-dashboard's own, or a free one if
-        that is in use.
+        Port on the loopback interface; by default 8080, or a free one if that is in use.
 
     Raises
     ------
@@ -56,14 +55,14 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
 
 
 def addresses(server: WSGIServer) -> tuple[str, str]:
-    """Address of the dashboard for a browser on this machine, and the way to it from elsewhere."""
+    """Return the dashboard's address for a browser here, and the `ssh` command for elsewhere."""
     port = server.server_port
     tunnel = f"ssh -N -L {port}:{HOST}:{port} {socket.gethostname()}"
     return f"http://{HOST}:{port}/dashboard", tunnel
 
 
 class _Following(JournalFileBackend):
-    """Complete records of a journal to which another process appends; read without a lock."""
+    """Journal backend that reads complete records while another process appends others."""
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         raise RuntimeError(_REFUSAL)
@@ -83,7 +82,7 @@ def _listening(app: WSGIApplication, port: int) -> WSGIServer:
 
 
 def _reading_only(app: WSGIApplication) -> WSGIApplication:
-    """Reject every request that is not a GET with a message the page displays."""
+    """Return the application with every request but GET and HEAD rejected, by a message."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):

@@ -24,10 +24,10 @@ _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
-    """Mean absolute errors with their intervals: a row for the ensemble and for each member.
+    """Return mean absolute errors with intervals: a row for the ensemble and for each member.
 
-    Below stand how the ensemble compares with the best single member, how many intervals hold, and
-    where heads predict the noise of a target, its mean. Sums over atoms are per atom.
+    Further rows are the ensemble's change against the best single member, the fraction of values
+    inside its intervals, and the mean noise if heads predict it. Extensive targets are per atom.
     """
     targets = [*summary["errors"].values()]
     tested = [summary["test"][target["target"]] for target in targets]
@@ -53,9 +53,9 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
 
 
 def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
-    """The ensemble's errors on each data set, how many of its intervals hold, and their means.
+    """Return the ensemble's errors on each data set, their means, and the coverage of intervals.
 
-    None where there is but one data set.
+    None if there is only one data set.
     """
     found: Mapping[str, Any] = summary.get("data_sets") or {}
     if not found:
@@ -73,8 +73,8 @@ def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
 
 
 def members_table(summary: Summary) -> pd.DataFrame:
-    """The ensemble's members, as `ensemble.json` describes them: trial, why it was chosen, weight,
-    errors, steps, GCDs, seconds, and why one was not trained to its end."""
+    """Return a row for each member: trial, why it was chosen, weight, errors, steps, GCDs, seconds,
+    and why it was not trained to its end."""
     table = pd.DataFrame(summary["members"], dtype=object)
     table = table.reindex(columns=_OF_MEMBERS, fill_value="").fillna("")
     table["gcds"] = [", ".join(map(str, gcds)) for gcds in table["gcds"]]
@@ -82,7 +82,7 @@ def members_table(summary: Summary) -> pd.DataFrame:
 
 
 def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Measures of predictions and their uncertainty, a row for each measure of each target.
+    """Return measures of predictions and their uncertainty, a row for each measure of each target.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def measure_name(measure: str) -> str:
-    """A measure's name as people read it."""
+    """Return the name of a measure for people, such as "90 % interval holds" for `coverage_90`."""
     kind, _, rest = measure.partition("_")
     if kind in ("coverage", "width"):
         return f"{rest} % interval {'holds' if kind == 'coverage' else 'width'}"
@@ -115,7 +115,7 @@ def measure_name(measure: str) -> str:
 
 
 def closing_table(summary: Summary) -> RenderableType:
-    """Errors and cost, which end a campaign in the terminal."""
+    """Return the tables of errors and the cost, which end a campaign in the terminal."""
     structures = max((target["structures"] for target in summary["errors"].values()), default=0)
     title = f"Mean absolute errors on the test split: {structures:,} structures, 95 % intervals"
     tables = [terminal(errors_frame(summary), title)]
@@ -126,7 +126,7 @@ def closing_table(summary: Summary) -> RenderableType:
 
 
 def explained(summary: Summary) -> list[str]:
-    """Sentences below the errors: what the comparison is, and where a member errs less."""
+    """Return sentences that explain the comparison and name targets on which a member errs less."""
     single = short_name(str(summary["best_member"]))
     sentences = [
         f"against {single}: change of the error from it, the best single model by validation data, "
@@ -147,7 +147,7 @@ def explained(summary: Summary) -> list[str]:
 
 
 def model_name(summary: Summary, key: str) -> str:
-    """Name of a model of `errors`."""
+    """Return a name for people of a model in `errors` of the summary, with its trial."""
     if key == ENSEMBLE:
         return f"ensemble of {len(summary['members'])}"
     trials = [of["trial"] for of in summary["members"] if str(of["member"]) == key]
@@ -155,12 +155,12 @@ def model_name(summary: Summary, key: str) -> str:
 
 
 def short_name(key: str) -> str:
-    """Name of a model of `errors`, without its trial."""
+    """Return a name for people of a model in `errors` of the summary, without its trial."""
     return f"member {key}" if key.isdigit() else key
 
 
 def with_interval(estimate: Estimate) -> str:
-    """An error and its interval; the error alone if there is none."""
+    """Format an error and its interval, as "1.20 (1.10–1.31)"; the error alone if it has none."""
     value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
     if value is None or lo is None or hi is None:
         return "" if value is None else number(value)
@@ -171,7 +171,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def changed(estimate: Estimate) -> str:
-    """A relative change and its interval in percent."""
+    """Format a relative change and its interval in percent; empty if it is unknown."""
     if estimate["value"] is None:
         return ""
     value, *ends = (

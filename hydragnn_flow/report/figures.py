@@ -43,22 +43,22 @@ def parameter_importance(
 ) -> pd.DataFrame:
     """Measure how far each parameter decides whether a trial is among the best (tenth, or five).
 
-    PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's values in
-    the best trials and its values in all of them, each parameter by itself. A conditional parameter
+    This is PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's
+    values in the best trials and in all trials, each parameter by itself. A conditional parameter
     is compared among the trials that have it, and counts by their fraction of both groups (Hasegawa
     et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that the many that a rung
-    ended are counted too. By throughput, seconds or joules those that ran out of memory come last.
+    ended count too. By throughput, seconds or joules, trials that ran out of memory come last.
 
     Parameters
     ----------
     study
         Trials of the search.
     frame
-        The same study's table, see :func:`hydragnn_flow.report.trials_frame.study_frame`.
+        Table of the study, from :func:`hydragnn_flow.report.trials_frame.study_frame`.
     objective
         Position of the objective by which trials are ranked.
     fanova
-        Whether to add fractions of variance (Hutter et al., ICML 2014). They are averages over the
+        True to add fractions of variance (Hutter et al., ICML 2014). They are averages over the
         whole space, so a parameter whose good value the sampler found early keeps its importance.
 
     Returns
@@ -112,12 +112,12 @@ def parameter_importance(
 
 
 def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
-    """PED-ANOVA by the best tenth of the trials, and at least five: fewer may be an accident."""
+    """Return PED-ANOVA for a number of trials, the best tenth of which, at least five, are good."""
     return PedAnovaImportanceEvaluator(target_quantile=max(0.1, 5 / trials))
 
 
 def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, str]) -> Study:
-    """Copy a study in memory, with complete trials alone, whatever ended them.
+    """Copy a study in memory, with its trials marked as complete and given new values.
 
     Optuna's evaluators and figures leave out pruned trials, which are most of a search with rungs.
 
@@ -126,9 +126,9 @@ def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, s
     study
         Trials of the search.
     values
-        Value that each trial gets, by number; trials without one have failed in the copy.
+        Value that each trial gets, by number; trials without one are failed in the copy.
     names
-        Parameters to keep, by their path, and how they are called in the copy.
+        Name in the copy of each parameter to keep, by its dotted path.
     """
     copy = optuna.create_study()
     copy.add_trials(
@@ -144,14 +144,14 @@ def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, s
 
 
 def importance_table(importance: pd.DataFrame, title: str) -> Table:
-    """Importances for the terminal, with bars.
+    """Return a table of importances for the terminal, with bars.
 
     Parameters
     ----------
     importance
-        See :func:`parameter_importance`.
+        Result of :func:`parameter_importance`.
     title
-        Names the objective.
+        Line above the table, which names the objective.
     """
     table = importance.assign(parameter=short_names(list(importance["parameter"])))
     longest = table["importance"].max() or 1.0
@@ -169,15 +169,15 @@ Curve = NDArray[np.float64]
 def history(
     study: optuna.Study, frame: pd.DataFrame, members: Collection[int] = ()
 ) -> Figure | None:
-    """Value of every complete and pruned trial against its number, and the best so far.
+    """Draw the value of every complete and pruned trial against its number, and the best so far.
 
-    The best is that of the complete trials that kept their limits; the pruned trials' values are of
+    The best is among complete trials that kept their limits. A pruned trial's value is that of
     fewer epochs.
 
     Parameters
     ----------
     study, frame
-        See :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+        Results of :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
     members
         Numbers of the trials chosen for the ensemble.
 
@@ -209,17 +209,17 @@ def history(
 
 
 def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure]:
-    """Figures of what decided, as far as there is data for them.
+    """Draw which parameters decided, as far as there is data.
 
     Parameters
     ----------
     study, frame
-        See :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+        Results of :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
 
     Returns
     -------
     dict
-        ``importance``, ``slices`` and ``pareto``.
+        Figures ``importance``, ``slices`` (value by parameter) and ``pareto``; some may be missing.
     """
     found: dict[str, Figure] = {}
     ranked, label = ranking(frame), objective_label(frame.attrs["objectives"][0])
@@ -248,7 +248,7 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
 
 
 def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
-    """Figure that Optuna draws, with the look of the others."""
+    """Return a figure that Optuna draws, in the style of the others."""
     if "matplotlib.pyplot" not in sys.modules:
         mpl.use("agg")  # pyplot would look for a display
     from matplotlib import pyplot
@@ -274,9 +274,9 @@ def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
 
 
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[tuple[str, int], Curve]:
-    """Validation error (the criterion) of each trial and member by epoch.
+    """Return epochs and validation errors [n_epochs, 2] by kind and number of trial or member.
 
-    Epochs are in order; if an interrupted segment was repeated, the later one counts.
+    The error is the criterion. Of an epoch that was trained twice, the later error counts.
     """
     curves: dict[tuple[str, int], dict[int, float]] = {}
     for s in segments:
@@ -288,12 +288,12 @@ def learning_curves(segments: Iterable[SegmentResult]) -> dict[tuple[str, int], 
 def trial_curves(
     frame: pd.DataFrame, segments: Iterable[SegmentResult], rungs: Sequence[int] = ()
 ) -> Figure | None:
-    """Validation error of trials against epochs, the best five strong; None if none has any.
+    """Draw validation errors of trials against epochs, the best five strong; None without any.
 
     Parameters
     ----------
     frame
-        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
+        Result of :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     segments
         Segments of the run.
     rungs
@@ -333,7 +333,7 @@ def trial_curves(
 
 
 def gcd_time_figure(frame: pd.DataFrame) -> Figure:
-    """GCDs stacked over time by what they do: busy at the bottom, idle by cause above.
+    """Draw the number of GCDs over time, stacked by what they do: busy below, idle by cause above.
 
     Parameters
     ----------

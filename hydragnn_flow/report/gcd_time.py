@@ -46,28 +46,27 @@ whether a node without work is still there."""
 def gcd_time(
     segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()
 ) -> pd.DataFrame | None:
-    """Account for the time of every GCD from the first segment that was ready to the last end.
+    """Account for the time of every GCD, from the first segment that could run to the last end.
 
-    A GCD at work is busy for the sum of the predicted shares of the segments there, at most
-    wholly. Before a segment begins to train its GCDs start up. What is left is idle, with
-    the cause that the ledger shows for that moment: a segment of several GCDs, or of one, waits
-    although it could run; nothing is ready, and either nothing of the kind that runs is sent any
-    more (the tail) or it is.
+    A GCD with segments is busy for the sum of their predicted shares, at most wholly. Before a
+    segment begins to train, its GCDs start up. The rest is idle. The cause is ``gang`` or ``ready``
+    if a segment of several GCDs, or of one, waits although it could run. Otherwise it is ``tail``
+    if no more segments of the running kind will be sent, and ``no work`` if there will.
 
     Parameters
     ----------
     segments
-        Segments of trials and members; of a live run also those at work, as if they ended now, and
-        those that are ready, which have no node yet.
+        Results of segments of trials and members. Of a live run also segments at work, as if they
+        ended now, and those that could run, without a node.
     to_come
-        Kinds of which more are yet to become ready.
+        Kinds (``trial``, ``member``) of which more segments will come.
 
     Returns
     -------
     pandas.DataFrame or None
         A row for each interval, by its beginning as Unix time [s]: its ``seconds``, whether it is a
-        ``pause`` in which nothing ran or was ready and no time counts, and the number of GCDs by
-        each of :data:`CAUSES`. None if no segment has a place and a time.
+        ``pause`` in which nothing ran or could run and no time counts, and the number of GCDs by
+        each of :data:`CAUSES`. None if no segment has a node and a time.
     """
     timed = [s for s in segments if s.gcds and 0 < s.started <= s.ended]
     runs = pd.DataFrame(
@@ -109,7 +108,7 @@ def gcd_time(
 
 
 def spent(frame: pd.DataFrame) -> dict[str, float]:
-    """GCD-seconds by cause, of those that took any, the largest first; nodes that were away last.
+    """Return GCD-seconds by cause, without zeros, the largest first; GCDs not there come last.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def spent(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """GCD-hours and share of the time held for each cause, the largest first.
+    """Return GCD-hours, and share of the time of GCDs that were there [%], for each cause.
 
     Parameters
     ----------
@@ -139,7 +138,7 @@ def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def gcd_time_sentence(frame: pd.DataFrame) -> str:
-    """Utilisation in a sentence, and the cause of most idle time.
+    """Return a sentence on the utilisation of GCDs and the cause of most idle time.
 
     Parameters
     ----------
@@ -162,11 +161,11 @@ def gcd_time_sentence(frame: pd.DataFrame) -> str:
 
 
 _Span = tuple[float, float, str, float]
-"""Beginning and end as Unix times [s], name, and number of GCDs or segments."""
+"""Interval: begin and end as Unix times [s], name, and number of GCDs or segments."""
 
 
 def _at_work(runs: pd.DataFrame) -> Iterable[_Span]:
-    """Intervals in which GCDs were at work or starting up."""
+    """Yield intervals in which GCDs were at work or starting up."""
 
     def change(at: str, sent: int, work: int) -> pd.DataFrame:
         busy = runs["busy"]
@@ -189,7 +188,7 @@ def _at_work(runs: pd.DataFrame) -> Iterable[_Span]:
 
 
 def _of_nodes(runs: pd.DataFrame, first: float, last: float) -> Iterable[_Span]:
-    """Intervals in which the GCDs of a node were not there yet, or it had no work for a while."""
+    """Yield intervals in which a node was not there yet, or had no work for 20 s."""
     for _, own in runs.sort_values("sent").groupby("node"):
         size, held = float(own["gcd"].nunique()), own["ended"].cummax().to_numpy()
         begins = np.append(own["sent"].to_numpy()[1:], np.inf)
@@ -200,7 +199,7 @@ def _of_nodes(runs: pd.DataFrame, first: float, last: float) -> Iterable[_Span]:
 
 
 def _counts(spans: list[_Span]) -> pd.DataFrame:
-    """Sums of overlapping intervals by name, at each time at which one changes."""
+    """Return the sum of overlapping intervals by name, at each time at which one changes."""
     frame = pd.DataFrame(spans, columns=["time", "end", "name", "gcds"])
     ends = frame.assign(time=frame["end"], gcds=-frame["gcds"])
     changes = pd.concat([frame, ends]).groupby(["time", "name"])["gcds"].sum().unstack(fill_value=0)
@@ -208,12 +207,12 @@ def _counts(spans: list[_Span]) -> pd.DataFrame:
 
 
 def _sent(segment: SegmentResult) -> float:
-    """Unix time at which it was sent [s]."""
+    """Return the Unix time at which a segment was sent [s]."""
     return min(segment.started, segment.ended - (segment.away_seconds or 0.0))
 
 
 def _ready(segment: SegmentResult) -> float:
-    """Unix time from which it could have run [s]."""
+    """Return the Unix time from which a segment could have run [s]."""
     return _sent(segment) - (segment.waited_seconds or 0.0)
 
 
@@ -221,14 +220,14 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
-    """Cost of segments, counted in one pass over them.
+    """Return the cost of segments, counted in one pass over them.
 
     Returns
     -------
     dict
         ``gcd_hours`` and ``node_hours``, in which a GCD, or any GCD of a node, was at work;
-        ``cpu_seconds``; ``joules`` of the segments that were counted, and ``uncounted``, the number
-        of others that took any time; ``peak_memory_gib`` of a process.
+        ``cpu_seconds``; ``joules`` of segments with counted energy (None without any), and
+        ``uncounted``, the number of others that ran; ``peak_memory_gib`` of a process.
     """
     times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
@@ -254,13 +253,13 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
 
 
 def nodes_cost(run_directory: Path) -> dict[str, Any]:
-    """Energy of the nodes of a run, idle or not.
+    """Return the energy of the nodes of a run, idle or not.
 
     Returns
     -------
     dict
-        ``node_joules``, None where nothing counts them; ``counted_node_hours``, in which they were
-        counted; ``counters``, what counted them.
+        ``node_joules``, None if nothing counts them; ``counted_node_hours``, the time in which they
+        were counted; ``counters``, the names of the energy counters.
     """
     found = read_node_energy(run_directory)
     return {
@@ -271,10 +270,10 @@ def nodes_cost(run_directory: Path) -> dict[str, Any]:
 
 
 def rest_watts(directory: RunDirectory) -> float | None:
-    """Power of a node of a run beside what its segments use [W].
+    """Return the mean power of a node beside what its segments use [W].
 
-    None where nodes or segments are not counted, or not all of them: a driver of an earlier version
-    has counted no nodes, and members of an ensemble that was set aside are no longer in the ledger.
+    None if the energy of nodes, or of a segment, is unknown. It is unknown too if an ensemble was
+    set aside, as its members are no longer in the ledger.
     """
     found, own = read_node_energy(directory.path), cost_of(directory.results())
     if any(directory.path.glob(f"{directory.ensemble.name}.*")):
@@ -286,7 +285,7 @@ def rest_watts(directory: RunDirectory) -> float | None:
 
 
 def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
-    """Cost of the trials, of the members, and of both, a row each."""
+    """Return a table of the cost of the trials, of the members, and of both, a row each."""
     rows = []
     for name, kinds in (("trials", ["trial"]), ("members", ["member"]), ("together", [])):
         own = [s for s in segments if not kinds or s.kind in kinds]
@@ -300,15 +299,15 @@ def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
 
 
 def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
-    """Segments that did not end well, those of like reasons together, the most frequent first.
+    """Return a table of the segments that failed, a row per reason, the most frequent first.
 
-    Reasons are alike if they differ in numbers alone; the last is shown.
+    Reasons that differ in numbers alone share a row, which shows the last.
 
     Returns
     -------
     pandas.DataFrame
-        ``end``, ``reason``, ``segments``, ``GCD-hours`` that they took, ``of``: trials and members
-        (M0, …).
+        ``end`` (the status), ``reason``, number of ``segments``, ``GCD-hours`` they took, and
+        ``of``: their trials (0, …) and members (M0, …).
     """
     groups = defaultdict[tuple[str, str], list[SegmentResult]](list)
     for segment in segments:
@@ -325,7 +324,7 @@ def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
 
 
 def cost_sentence(summary: Mapping[str, Any]) -> str:
-    """Cost of a finished run in one line.
+    """Return the cost of a finished run in one line.
 
     Parameters
     ----------
@@ -346,13 +345,13 @@ def cost_sentence(summary: Mapping[str, Any]) -> str:
 
 
 def energy(joules: float, uncounted: int) -> str:
-    """Energy of segments in words."""
+    """Return the energy of segments in words, with the number of uncounted ones."""
     told = _joules(joules)
     return f"{told}, {uncounted:,} segments not counted" if uncounted else told
 
 
 def energy_sentences(cost: Mapping[str, Any]) -> str:
-    """Energy of a campaign as far as it is known, and what is not.
+    """Return a sentence on the energy of a campaign's nodes and segments, as far as it is known.
 
     Parameters
     ----------
@@ -376,7 +375,7 @@ def _joules(joules: float) -> str:
 
 
 def _hours(places: Iterable[list[tuple[float, float]]]) -> float:
-    """Time that the stretches of each place cover together [h]."""
+    """Return the time that the intervals of each node or GCD cover, summed over these [h]."""
     seconds = 0.0
     for stretches in places:
         until = 0.0

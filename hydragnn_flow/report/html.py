@@ -45,7 +45,7 @@ from hydragnn_flow.segment import SegmentResult
 
 
 def model_card(run_directory: Path, name: str) -> str:
-    """Write the model card of an ensemble: data, errors, limits, members and cost.
+    """Return the model card of an ensemble as Markdown: data, errors, limits, members and cost.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def model_card(run_directory: Path, name: str) -> str:
 
 
 def environment() -> Environment:
-    """Templates of the page and the model card, with the same tables, numbers and words."""
+    """Return Jinja's environment for the templates of the page and of the model card."""
     pages = Environment(
         loader=PackageLoader("hydragnn_flow.report"),
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
@@ -93,13 +93,13 @@ def environment() -> Environment:
 
 
 def _symbols(numbers: Iterable[int]) -> str:
-    """Elements by their atomic numbers, as symbols in order."""
+    """Return the symbols of elements given by atomic number, in ascending order."""
     known = range(len(chemical_symbols))
     return " ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))
 
 
 def _given(values: Any) -> str:
-    """Section of a configuration as JSON, without the keys that it left out."""
+    """Return a section of a configuration as JSON, without keys whose value is None."""
 
     def known(inner: Any) -> Any:
         if not isinstance(inner, dict):
@@ -121,9 +121,9 @@ class RunFiles:
     coverage: float | None
     """Coverage of the intervals; None without an ensemble."""
     configuration: str
-    """`run.yaml` as it is written."""
+    """Text of `run.yaml`."""
     commands: list[str]
-    """Command lines of its drivers."""
+    """Command lines of the run's drivers."""
     versions: dict[str, str]
     """Versions of the packages that matter, by name."""
     manifest: dict[str, Any] | None
@@ -142,7 +142,7 @@ class RunFiles:
 
 
 def read_run(directory: Path) -> RunFiles:
-    """Read what a run directory holds so far.
+    """Read all files of a run directory that the report needs, as far as they exist.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def write_report(run_directory: Path) -> Path:
 
 
 def render(run: RunFiles) -> str:
-    """The page as text."""
+    """Return the HTML page of a run as text."""
     directory, summary, pages = RunDirectory(run.directory), run.ensemble, environment()
     script = pages.get_template("page.js").render()
     own = run.trials[run.trials["origin"] == ""]
@@ -247,7 +247,7 @@ def render(run: RunFiles) -> str:
 def pictures(
     run: RunFiles, targets: list[accuracy.TargetValues], coverage: float, spent: pd.DataFrame | None
 ) -> dict[str, list[Picture]]:
-    """The figures there is data for, by section."""
+    """Return the figures for which there are data, by section of the page."""
     measures = (run.ensemble or {}).get("measures") or {}
     estimates = {name: of["measures"] for name, of in measures.items()}
     chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
@@ -269,7 +269,7 @@ def pictures(
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:
-    """Targets of the test split; extensive ones per atom where the number of atoms is known."""
+    """Return the test split's targets, extensive ones per atom if numbers of atoms are known."""
     names = (run.ensemble or {}).get("test", {})
     graphs = accuracy.targets_of(run.graphs, names) if run.graphs is not None else []
     if run.nodes is None:

@@ -9,12 +9,12 @@ from rich.console import Console
 
 
 class CampaignView:
-    """The :class:`~hydragnn_flow.campaign.view.View` of a terminal; elsewhere a few plain lines.
+    """Progress bars of a campaign in a terminal; outside a terminal, a few plain lines.
 
     Parameters
     ----------
     console
-        Where to print.
+        Console to print to; by default standard output.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -45,7 +45,7 @@ class CampaignView:
         self.console.print(text, highlight=False)
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show how far a stage is, in a log after each tenth."""
+        """Show how many units of a stage are done; outside a terminal, after each tenth."""
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)

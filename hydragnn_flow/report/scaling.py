@@ -29,7 +29,7 @@ WORDS = {
     "exchanging": "exchanging gradients",
     "waiting": "waiting for other ranks",
 }
-"""The parts of a step in words."""
+"""Words for the parts of a training step."""
 _ANSWERS = {
     "reading": "waits for data: keep the store in memory (data.mode), on the nodes' own disks, or "
     "give a step more graphs",
@@ -41,25 +41,25 @@ _ANSWERS = {
 
 
 def shares(parts: Parts) -> dict[str, float]:
-    """The parts of a step as fractions of their sum, by name."""
+    """Return the parts of a training step as fractions of their sum, by name."""
     return {name: getattr(parts, name) / parts.seconds for name in WORDS}
 
 
 def answer(profile: TrainingProfile) -> str:
-    """Sentence about the part that takes most of a step, and what to do about it."""
+    """Return a sentence on the part that takes most of a training step, and what helps."""
     name, share = max(shares(profile.parts).items(), key=lambda item: item[1])
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """Table of the parts of a step, and sentences about it.
+    """Return a table of the parts of a training step [ms], and sentences about them.
 
     Parameters
     ----------
     profile
-        Profile of the steps.
+        Profile of the training steps.
     nodes
-        Number of nodes that had the GCDs.
+        Number of nodes that the GCDs belong to.
     """
     parts = [
         (WORDS[name], 1e3 * getattr(profile.parts, name), f"{share:.0%}")
@@ -86,7 +86,7 @@ MEANINGS: dict[Kind, str] = {
     "weak": "weak: a batch of each GCD",
     "strong": "strong: one batch over all",
 }
-"""The kinds of scaling in words."""
+"""Words for the kinds of scaling."""
 FOLDER = "scaling"
 """Folder of a run directory with its studies."""
 _VERSION = 2
@@ -95,18 +95,18 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Point:
-    """A network on a number of GCDs.
+    """Measurement of a scaling study: the speed of a network on a number of GCDs.
 
     Attributes
     ----------
     gcds, nodes
-        Number of GCDs, and of the nodes that have them.
+        Number of GCDs, and of the nodes that they belong to.
     batches
-        Number of batches in a step: 1, or one of each GCD.
+        Number of batches in a training step: 1, or one for each GCD.
     profile
         Profile of the steps; None if it could not be measured.
     fault
-        Reason for which nothing was measured.
+        Reason why nothing was measured; empty otherwise.
     """
 
     gcds: int
@@ -117,18 +117,18 @@ class Point:
 
     @property
     def throughput(self) -> float:
-        """Graphs that all GCDs train in a second; 0 if nothing was measured."""
+        """Number of graphs that all GCDs train in a second; 0 if nothing was measured."""
         return 0.0 if self.profile is None else self.profile.graphs / self.profile.seconds
 
 
 @dataclass(frozen=True)
 class Study:
-    """Weak and strong scaling of a network.
+    """Study of the weak and strong scaling of a network.
 
     Attributes
     ----------
     run, trial
-        Name of the run, and the trial whose network it is; None for that of the configuration.
+        Name of the run, and number of the trial whose network it is; None for the run's network.
     site, device
         Site and device of the measurement.
     seconds
@@ -153,16 +153,16 @@ class Study:
         return self.site if self.trial is None else f"{self.site}-trial-{self.trial}"
 
     def path(self, run: Path) -> Path:
-        """File of the study in a run directory."""
+        """Return the path of the study's file in a run directory."""
         return run / FOLDER / f"{self.name}.json"
 
     @property
     def about(self) -> dict[str, Any]:
-        """Fields that identify the study: no points, nor the name of a run that may be moved."""
+        """Fields that identify the study: all but ``points`` and ``run``, whose name may change."""
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
-        """Measured points of a kind of scaling, by width; that of one GCD is in both."""
+        """Return the measured points of weak or strong scaling, by number of GCDs."""
         found = [
             point
             for point in self.points
@@ -171,18 +171,18 @@ class Study:
         return sorted(found, key=lambda point: point.gcds)
 
     def efficiency(self, point: Point, kind: Kind) -> float:
-        """Throughput of each GCD as a fraction of that on the fewest GCDs."""
+        """Return the throughput per GCD, divided by that on the fewest GCDs of this scaling."""
         first = self.of(kind)[0]
         return (point.throughput / point.gcds) / (first.throughput / first.gcds)
 
     def with_point(self, point: Point) -> Study:
-        """The study and one point more, in the place of an earlier one of that width."""
+        """Return the study with a point added; it replaces one of as many GCDs and batches."""
         key = (point.gcds, point.batches)
         others = tuple(one for one in self.points if (one.gcds, one.batches) != key)
         return replace(self, points=(*others, point))
 
     def write(self, run: Path) -> Path:
-        """Write its file into a run directory, at once."""
+        """Write the study's file into a run directory atomically, and return its path."""
         path = self.path(run)
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"version": _VERSION, **asdict(self)})
@@ -206,7 +206,7 @@ class Study:
 
 
 def studies(run: Path) -> list[Study]:
-    """Studies of a run, by name; damaged files are logged and skipped."""
+    """Return the scaling studies of a run directory, by name; damaged files are skipped."""
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         try:
@@ -217,7 +217,7 @@ def studies(run: Path) -> list[Study]:
 
 
 def scaling_table(study: Study) -> pd.DataFrame:
-    """A row for each kind and number of GCDs.
+    """Return a row for each kind of scaling and number of GCDs.
 
     Returns
     -------
@@ -240,21 +240,21 @@ def scaling_table(study: Study) -> pd.DataFrame:
 
 
 def scaling_grid(study: Study) -> Table:
-    """The same for a terminal of 80 columns."""
+    """Return the table of :func:`scaling_table` for a terminal of 80 columns."""
     names = {"reading": "read", "computing": "comp.", "exchanging": "exch.", "waiting": "wait"}
     table = scaling_table(study).round(dict.fromkeys(("efficiency", *WORDS, "sum"), 0))
     return terminal(table.rename(columns=names), caption="shares of a step, and their sum, in %")
 
 
 def verdicts(study: Study) -> list[str]:
-    """Sentences about the numbers of GCDs that pay, and what could not be measured."""
+    """Return sentences on the numbers of GCDs that pay, and on those that were not measured."""
     found = [_verdict(study, kind, study.of(kind)) for kind in KINDS]
     faults = [f"{_on(point)}: not measured: {point.fault}" for point in study.points if point.fault]
     return [*filter(None, found), *faults]
 
 
 def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
-    """Sentence that says where GCDs stop paying."""
+    """Return a sentence on the number of GCDs beyond which half of their time is lost."""
     if len(points) < 2:
         return ""
     efficient = [study.efficiency(point, kind) for point in points]
@@ -279,12 +279,12 @@ def _on(point: Point) -> str:
 
 
 def scaling_figure(study: Study) -> Figure:
-    """Three panels: graphs in a second, and the parts of a step of both kinds.
+    """Draw throughput against GCDs, and the parts of a step of weak and of strong scaling.
 
     Parameters
     ----------
     study
-        With at least one point.
+        Study with at least one measured point.
     """
     figure = style.new_figure(style.WIDE, 3.6)
     (speed, *panels), table = figure.subplots(1, 3), scaling_table(study)

@@ -41,14 +41,15 @@ Phase = Literal["preparation", "search", "members", "calibration", "finished"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A run as its directory shows it."""
+    """Phase of a run, its trials, members and segments, as its directory shows them."""
 
     phase: Phase
     trials: list[TrialRecord]
     results: list[SegmentResult]
     planned_trials: int
-    """Zero if `run.yaml` does not say, as the next."""
+    """Number of trials that `run.yaml` asks for; 0 if unknown."""
     planned_members: int
+    """Number of members that `run.yaml` asks for; 0 if unknown."""
     begun: set[int]
     """Numbers of the members whose training has begun."""
     trained: list[int]
@@ -58,13 +59,15 @@ class Stage:
     has_members: bool = True
     """True if the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
+    """Segments that run or could run now, as if they ended now."""
     to_come: Collection[Kind] = ()
+    """Kinds of which more segments will come."""
     study: optuna.Study | None = None
-    """None before the search begins."""
+    """Study of the search; None before it begins."""
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
-        """Account of the time of the GCDs so far."""
+        """Time of the GCDs by cause so far, as :func:`~hydragnn_flow.report.gcd_time.gcd_time`."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
     def __str__(self) -> str:
@@ -84,7 +87,7 @@ class Stage:
 
 
 def stage_of(run_directory: Path) -> Stage:
-    """Read how far a run is; nothing is written."""
+    """Return how far a run is, from its directory; nothing is written."""
     directory = RunDirectory(run_directory)
     values = recorded(directory.path)
     results, study = list(directory.results()), find_study(directory.path)
@@ -140,12 +143,12 @@ def stage_of(run_directory: Path) -> Stage:
 
 
 def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[str]:
-    """Smallest validation error of each target, and whose it is; of extensive targets per atom.
+    """Return the smallest validation error of each target, with the trial or member that has it.
 
     Parameters
     ----------
     run_directory
-        Run whose store knows the units.
+        Run directory, whose store knows the units.
     results
         Segments of trials and members.
     """
@@ -175,7 +178,7 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
 def _at_work(
     path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult], start: float
 ) -> list[SegmentResult]:
-    """Segments that the driver has at work or ready; of a driver that is gone, by its last word."""
+    """Return the segments that run or could run, by what the driver, perhaps gone, last wrote."""
     told = read_workers(path)
     try:
         driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}
@@ -208,7 +211,7 @@ _MOST_FAILURES = 3
 
 
 def status_table(run_directory: Path) -> RenderableType:
-    """Phase of a run, its best trials, failures, and what the driver is doing.
+    """Return the phase of a run, its best trials, failures, and what the driver is doing.
 
     Parameters
     ----------
@@ -237,7 +240,7 @@ def status_table(run_directory: Path) -> RenderableType:
 
 
 def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
-    """The last segments that passed checkpoints over, or ended badly, the latest last."""
+    """Yield lines on the last segments that could not use a checkpoint or failed, latest last."""
     for result in [r for r in results if r.passed_over][-_MOST_FAILURES:]:
         yield f"passed over: {result.kind} {result.number}: {_line(result.passed_over)}"
     failed = [r for r in results if r.status not in ("ok", "interrupted")]

@@ -30,18 +30,18 @@ WIDE = 9.4
 
 
 class Picture(NamedTuple):
-    """A figure as the page embeds it."""
+    """Picture of a figure, as the page embeds it."""
 
     source: str
     """``data:`` address."""
     width: int
     """Width in CSS pixels."""
     of: str = ""
-    """Name of the target that it shows, where each has one."""
+    """Name of the target that it shows; empty if it shows no single one."""
 
 
 def embed(figure: Figure, of: str = "") -> Picture:
-    """Make a figure a ``data:`` address: SVG, or PNG where that would be large."""
+    """Convert a figure to a picture with a ``data:`` address: SVG, or PNG if that is large."""
     file, kind, pixels_per_inch = io.BytesIO(), "svg+xml", 96
     figure.savefig(file, format="svg", metadata={"Date": None})
     if file.tell() > 150_000:  # such a drawing opens more slowly than a picture of pixels
@@ -55,7 +55,7 @@ def embed(figure: Figure, of: str = "") -> Picture:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure [in], laid out so that labels do not collide."""
+    """Return an empty figure of a size in inches, laid out so that labels do not collide."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
@@ -73,19 +73,19 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] = "both") -> None:
 
 
 def crowded(count: int, most: int) -> float:
-    """Factor by which marks and lines shrink where more than ``most`` are drawn."""
+    """Return the factor by which marks and lines shrink if more than ``most`` are drawn."""
     return float(min(1.0, (most / max(count, 1)) ** 0.5))
 
 
 def value_axis(axes: Axes, name: Literal["x", "y"], values: NDArray[np.float64]) -> None:
-    """Label an axis of values, logarithmic where they span more than a factor of five.
+    """Label an axis of values, logarithmic if they span more than a factor of five.
 
     Parameters
     ----------
     axes, name
-        The axis.
+        Axes, and which of their two axes.
     values
-        Finite values it shows, [n_values].
+        Finite values that the axis shows [n_values].
     """
     axis = axes.xaxis if name == "x" else axes.yaxis
     if len(values) and values.min() > 0 and values.max() > 5 * values.min():
@@ -99,7 +99,7 @@ def value_axis(axes: Axes, name: Literal["x", "y"], values: NDArray[np.float64])
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 8) -> None:
-    """Put rows of keys above the figure."""
+    """Put the legend, in rows of up to ``columns`` keys, above the figure."""
     figure.legend(
         handles=handles,
         loc="outside upper left",

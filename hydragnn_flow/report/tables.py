@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d([^a-zA-Z]| to )*$|$")
 
 
 class Heading(NamedTuple):
-    """Heading of a column as people read it."""
+    """Heading of a column for people: label with unit, meaning, and whether it holds numbers."""
 
     label: str
     meaning: str
@@ -61,7 +61,7 @@ class Heading(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A table as text."""
+    """Text of a table: headings, rows, and the number of rows left out."""
 
     headings: list[Heading]
     rows: list[list[str]]
@@ -69,12 +69,12 @@ class Shown(NamedTuple):
 
 
 def shown(table: pd.DataFrame) -> Shown:
-    """Write the numbers of a table for people; a very long one is cut.
+    """Return the text of a table, its numbers written for people; rows beyond 500 are cut.
 
     Parameters
     ----------
     table
-        A frame with plain names of columns.
+        Frame with plain names of columns.
     """
     head = table.head(500).astype(object)
     rows = [[cell(value) for value in row] for row in head.itertuples(index=False, name=None)]
@@ -87,12 +87,12 @@ def shown(table: pd.DataFrame) -> Shown:
 
 
 def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
-    """Show a table in a terminal.
+    """Return a table for the terminal.
 
     Parameters
     ----------
     table
-        A frame with plain names of columns.
+        Frame with plain names of columns.
     title, caption
         Lines above and below the table.
     """
@@ -110,7 +110,7 @@ def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
 
 
 def objective_label(name: str) -> str:
-    """An objective of `search.objectives` in words."""
+    """Return the words and unit of an objective of `search.objectives`."""
     words = {
         "val_error": "validation error",
         "val_loss": "validation loss",
@@ -123,7 +123,7 @@ def objective_label(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, whole numbers and thousands in full; empty for NaN."""
+    """Format a number with three digits, whole numbers and thousands in full; empty for NaN."""
     if math.isnan(value):
         return ""
     if abs(value) < 1e7 and (value == round(value) or abs(value) >= 1000):
@@ -132,18 +132,18 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value of a table as text; empty if it is missing."""
+    """Format a value of a table as text; empty if it is missing."""
     if isinstance(value, float):
         return number(value)
     return "" if value is None or str(value) == "<NA>" else str(value)
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage with one decimal."""
+    """Format a fraction as a percentage with one decimal."""
     return f"{fraction * 100:.1f} %"
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Last key of each dotted path, or the whole path where two would be the same."""
+    """Return the last key of each dotted path, or the whole path if two would be the same."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)]

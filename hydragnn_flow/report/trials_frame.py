@@ -29,7 +29,7 @@ _LEDGER |= dict.fromkeys(("joules", "started", "ended"), "float64")
 
 
 def trials_frame(run_directory: str | Path) -> pd.DataFrame:
-    """Every trial of a run, one row each, by number.
+    """Return a table of the trials of a run, one row each, by number.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     pandas.DataFrame
         ``trial``; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or ``waiting`` to
         be promoted; ``reason`` of a failure; ``origin`` of a trial that another study made;
-        ``value`` of the objective, and of a trial that did not reach its end that of its last rung;
-        a column per parameter, named by its dotted path, empty where its condition did not hold;
-        from the ledger ``rung`` reached, ``epochs``, ``seconds`` of training, the most ``gcds``
-        that trained it at a time, ``joules`` where they were counted, ``started`` and ``ended``.
+        ``value`` of the objective, at its last rung if the trial did not reach its end; a column
+        per parameter, named by its dotted path, empty where its condition did not hold; from the
+        ledger ``rung`` reached, ``epochs``, ``seconds`` of training, the most ``gcds`` that trained
+        it at a time, ``joules`` where they were counted, ``started`` and ``ended``.
 
-        With several objectives there is a column ``value.<objective>`` each, and ``pareto``:
-        whether no other trial is better in all of them. Under constraints there are ``feasible``
-        and ``violation``: by how much limits were exceeded, added up.
+        With several objectives there is a column ``value.<objective>`` each, and ``pareto``: True
+        if no other trial is better in all of them. Under constraints there are ``feasible`` and
+        ``violation``: the sum of the excesses over limits.
 
         ``attrs`` holds ``units`` of columns, the ``objectives``, and ``parameters``: the domain of
         each (``choices``, or ``low``, ``high``, ``log``).
@@ -62,7 +62,7 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
 
 
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
-    """A run's study as :func:`read_study` gives it, and the table :func:`trials_frame` describes.
+    """Return a run's study from :func:`read_study`, and its table as in :func:`trials_frame`.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
 
 
 def read_study(run_directory: Path) -> optuna.Study:
-    """A view of a run's study that cannot write to it.
+    """Return a run's Optuna study, read into memory; changes do not reach the file.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def read_study(run_directory: Path) -> optuna.Study:
 
 
 def find_study(run_directory: Path) -> optuna.Study | None:
-    """Study as of :func:`read_study`, but None before the search begins."""
+    """Return a run's Optuna study as :func:`read_study` does, but None before the search begins."""
     path = run_directory / JOURNAL
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = read_journal(path) if path.exists() else None
@@ -104,7 +104,7 @@ def find_study(run_directory: Path) -> optuna.Study | None:
 def study_frame(
     study: optuna.Study, segments: Iterable[SegmentResult], objectives: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The table that :func:`trials_frame` describes, of any study.
+    """Return the table that :func:`trials_frame` describes, of any study.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def study_frame(
 
 
 def value_columns(objectives: Sequence[str]) -> list[str]:
-    """The columns that hold the objectives.
+    """Return the names of the columns that hold the objectives.
 
     Parameters
     ----------
@@ -161,21 +161,22 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
 
 
 def signs(frame: pd.DataFrame) -> list[float]:
-    """Factors of the objectives with which less is better."""
+    """Return 1 for each minimised objective and -1 for each maximised one [n_objectives]."""
     ways = map(direction_of, frame.attrs["objectives"])
     return [-1.0 if way == "maximize" else 1.0 for way in ways]
 
 
 def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
-    """The trials that can be compared, best first, as TPE ranks them.
+    """Return the values of complete and pruned trials, best first, as TPE ranks them.
 
-    Complete trials by their value, then the pruned ones: who trained longer comes first, at the
-    same epoch who had the better value. Last those that broke a constraint, the least so first.
+    Complete trials, by value, come before pruned ones. A pruned trial that trained longer comes
+    first, at equal epochs the better value. Trials that broke a constraint come last, the least
+    violation first.
 
     Returns
     -------
     pandas.Series
-        The values, by the frame's index, in that order.
+        Values in this order, with the frame's index.
     """
     column = value_columns(frame.attrs["objectives"])[objective]
     ended = frame[frame["state"].isin(["complete", "pruned"]) & np.isfinite(frame[column])]
@@ -193,7 +194,7 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
 
 
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """Trials ranked by value, as members are chosen.
+    """Return the trials ranked by value, as members are chosen.
 
     With several objectives the Pareto front comes first. Trials that broke a constraint come after
     those that kept it, and last those that failed or have no value yet.
@@ -209,12 +210,12 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Trials with their parameters and cost, the best first.
+    """Return a table of trials with their parameters and cost, the best first, for people.
 
     Parameters
     ----------
     frame
-        See :func:`trials_frame`.
+        Result of :func:`trials_frame`.
 
     Returns
     -------
@@ -237,12 +238,12 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
-    """The best trials for the terminal, with all of their parameters in a column.
+    """Return a table of the best trials for the terminal, with all parameters in one column.
 
     Parameters
     ----------
     frame
-        See :func:`trials_frame`.
+        Result of :func:`trials_frame`.
     rows
         Number of trials at most.
     """
@@ -277,7 +278,7 @@ def _value(trial: FrozenTrial, objective: int) -> float | None:
 
 
 def _column(values: Sequence[Any]) -> pd.Series[Any]:
-    """A parameter's values with the narrowest type that has room for gaps and goes into Parquet."""
+    """Return a parameter's values in the narrowest type that allows gaps and suits Parquet."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pd.Series(values, dtype="boolean")

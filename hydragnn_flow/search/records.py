@@ -24,11 +24,11 @@ REASON = "reason"
 FIXED = "fixed_params"
 """System attribute in which Optuna keeps the parameters of an enqueued trial."""
 ORIGIN = "origin"
-"""User attribute of a trial from another study: the place it was read from."""
+"""User attribute of a trial from another study: path of that study and number of the trial."""
 PASSED = "passed"
-"""User attribute: the last rung from which the trial continued."""
+"""User attribute of a trial: the last rung from which it continued, counted from 0."""
 PROMOTES = "promotes"
-"""User attribute of a study whose trials wait at each rung to be promoted."""
+"""User attribute of a study whose trials wait at each rung to be promoted: True."""
 
 TrialWord = Literal["running", "complete", "pruned", "failed"]
 WORDS: dict[TrialState, TrialWord] = {
@@ -41,27 +41,32 @@ WORDS: dict[TrialState, TrialWord] = {
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """Trial as recorded in the study."""
+    """Trial of the search: its state, parameters and values, as the study records them."""
 
     number: int
     state: TrialWord
     parameters: dict[str, Any]
+    """Value of each hyper-parameter by dotted path."""
     value: float | None
-    """Value of the first objective at the last rung."""
+    """Value of the first objective at the last rung that the trial reached; None before."""
     reason: str = ""
-    """Reason why a failed trial failed."""
+    """Reason why the trial failed; empty if it did not."""
     values: tuple[float, ...] = ()
-    """Values of all objectives, if the trial has ended."""
+    """Values of all objectives of a complete trial; empty for any other."""
     feasible: bool = True
-    """False if the trial is known to exceed a limit of ``search.constraints``."""
+    """False if the trial is known to exceed a limit of ``search.constraints``; else True."""
     waits: bool = False
-    """True if the trial waits at a rung to be promoted; its state is still running."""
+    """True if the trial waits at a rung to be promoted; its state is then ``running``."""
 
 
 def best_first(
     direction: Direction = "minimize",
 ) -> Callable[[TrialRecord], tuple[bool, bool, float, int]]:
-    """Sort key: best value first, and trials within the limits before all others."""
+    """Return a key function that sorts trials, the best first.
+
+    Trials within the limits of ``search.constraints`` come before the others, each sorted by value.
+    Trials without a value come last.
+    """
     sign = -1.0 if direction == "maximize" else 1.0
 
     def key(record: TrialRecord) -> tuple[bool, bool, float, int]:
@@ -73,17 +78,18 @@ def best_first(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Objectives, limits and learning curve of a trial so far.
+    """Objectives, excesses over limits and learning curve of a trial so far.
 
     Attributes
     ----------
     objectives
-        Value of each objective of the search.
+        Value of each objective of the search [n_objectives].
     excess
-        Difference of each constrained quantity from its limit; at most zero if it is kept.
+        Value minus limit of each quantity in ``search.constraints``; zero or less if the limit is
+        kept.
     curve
-        (epoch, criterion) of every epoch so far; the validation loss instead if that is the first
-        objective.
+        Pair (epoch, criterion) of every epoch so far; (epoch, validation loss) if the loss is the
+        first objective.
     """
 
     objectives: tuple[float, ...]
@@ -92,7 +98,10 @@ class Outcome:
 
 
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Filter the trials that the study asked for itself."""
+    """Return the trials that this study asked for.
+
+    Trials of earlier studies, and enqueued ones that have not started, are left out.
+    """
     return [
         trial
         for trial in trials
@@ -101,13 +110,13 @@ def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def waits(trial: FrozenTrial) -> bool:
-    """True if a trial waits to be promoted: Optuna calls it running, but nothing runs."""
+    """Return True if a trial waits to be promoted: Optuna calls it running, but nothing runs."""
     reported = len(trial.intermediate_values)
     return trial.state == TrialState.RUNNING and reported > trial.user_attrs.get(PASSED, -1) + 1
 
 
 def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """Copy a waiting trial as if it had been pruned at its rung."""
+    """Return a copy of a waiting trial whose state is pruned, with the value of its last rung."""
     pruned = copy(trial)
     pruned.state = TrialState.PRUNED
     pruned.value = trial.intermediate_values[max(trial.intermediate_values)]
@@ -115,7 +124,7 @@ def as_pruned(trial: FrozenTrial) -> FrozenTrial:
 
 
 def record_of(trial: FrozenTrial) -> TrialRecord:
-    """Make the record of a trial that was asked for."""
+    """Return the record of an Optuna trial that the study asked for."""
     last = trial.last_step
     ended = trial.state == TrialState.COMPLETE
     return TrialRecord(
@@ -132,7 +141,7 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
 
 @dataclass(frozen=True)
 class Job:
-    """One call of an objective: a trial, up to a number of epochs."""
+    """Argument of a call of `search.objective`: a trial, and the epochs up to which to train it."""
 
     number: int
     """Number of the trial."""
@@ -150,15 +159,16 @@ class Job:
 def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
     """Ask Optuna for a value of every parameter that exists in a trial.
 
-    A value that the study already has for the trial is kept, so that a trial whose suggestion was
-    interrupted by a crash is completed rather than repeated.
+    A value that the study already has for the trial is kept. So a trial in whose suggestion a crash
+    came is completed rather than repeated.
 
     Parameters
     ----------
     trial
         New or running trial.
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path. A parameter comes after those that its condition
+        names.
 
     Returns
     -------
@@ -184,7 +194,7 @@ def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, An
 
 
 def distributions(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
-    """Distribution of every parameter, as in :func:`suggest`, without conditions.
+    """Return Optuna's distribution of every parameter by dotted path; conditions are ignored.
 
     Parameters
     ----------
@@ -200,10 +210,11 @@ def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[st
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path. A parameter comes after those that its condition
+        names.
     values
-        Value of each parameter by dotted path. Values of absent parameters are ignored; without a
-        value, nothing that depends on it exists.
+        Value of each parameter by dotted path. Those of parameters that do not exist are ignored.
+        If a value is missing, no parameter exists whose condition names it.
     """
     existing: dict[str, Any] = {}
     for name, parameter in space.items():

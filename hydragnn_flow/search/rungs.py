@@ -1,6 +1,6 @@
 """Verdicts on trials at the rungs: a trial continues, waits, stops or is complete.
 
-State is in memory, and a report costs a binary search, whatever the number of trials.
+Rankings are kept in memory. To judge a trial takes a binary search in that of its rung.
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ from hydragnn_flow.config.optuna_classes import build_pruner
 _POWERS = np.linspace(0.2, 3.0, 15)[:, None]
 _TIMES = np.geomspace(0.1, 20.0, 18)[:, None]
 _DOUBT = 0.25
-"""Standard deviation of the predicted further fall, as a fraction of it, on top of the posterior's:
-no curve follows a shape for ever. Without it exponential curves are often stopped early."""
+"""Standard deviation of the predicted further fall of a curve, as a fraction of that fall. It is
+added to the posterior's, since no curve follows a shape for ever. Without it exponential curves are
+often stopped early."""
 _FEWEST = 5
-"""Least number of epochs: for level, height and shape, and two more to estimate the scatter."""
+"""Smallest number of epochs for a prediction: three for level, height and shape of the curve, and
+two more to estimate the scatter."""
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
-    """Early-stopping criterion: True if the smallest value has not fallen for some epochs.
+    """Return True if a curve has not reached a new smallest value in its last epochs.
+
+    False if it has, or is empty.
 
     Parameters
     ----------
     curve
         Validation curve ``[(epoch, value), ...]``.
     epochs
-        Number of epochs that may pass without a fall.
+        Number of last epochs without a smaller value.
     """
     if not curve:
         return False
@@ -50,7 +54,7 @@ def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
 
 
 def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: float) -> float:
-    """Probability that a validation curve falls below a target by the end of the training.
+    """Return the probability that a validation curve falls below a target by the end of training.
 
     The curve is level + height * shape(epoch) with independent Gaussian scatter. There are some
     thirty shapes: power laws, their limit the logarithm, and exponentials. For each of them level
@@ -58,9 +62,9 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
     of Domhan et al. (IJCAI 2015, pages 3460-3468) with the two families that describe learning
     curves best (Viering and Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo
     sampling (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged
-    by its smallest value, so the prediction is lowered by the expected smallest scatter of the m
-    epochs to come, at most sqrt(2 ln m) standard deviations (Boucheron et al., Concentration
-    Inequalities, theorem 2.5).
+    by its smallest value, which scatter makes smaller than the mean curve. The prediction is
+    therefore lowered by sqrt(2 ln m) standard deviations for the m epochs to come, the most that
+    can be expected (Boucheron et al., Concentration Inequalities, theorem 2.5).
 
     A sudden fall, as after a drop of the learning rate, is not predicted.
 
@@ -76,7 +80,8 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
     Returns
     -------
     float
-        Probability, 0 to 1; 1 if the value was below the target, or the curve is too short.
+        Probability, 0 to 1. It is 1 if a value is below the target already, the training is at its
+        end, or the curve has fewer than five epochs.
     """
     points = np.array([(epoch, value) for epoch, value in curve if np.isfinite(value)])
     if len(points) < _FEWEST or points[:, 1].min() < target or points[-1, 0] >= num_epoch:
@@ -107,10 +112,11 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
 
 
 def _shapes(epochs: np.ndarray) -> np.ndarray:
-    """Shapes at the epochs, scaled to 1 at the first and 0 at the last observed, the last but one.
+    """Evaluate all shapes at the epochs: [n_shapes, n_epochs].
 
-    Level and height are then measured losses, and a flat prior of them means the same for every
-    shape.
+    The last epoch is the end of the training. Each shape is scaled to 1 at the first and to 0 at
+    the last but one, which is the last observed. Level and height of the curve are then measured
+    losses, and a flat prior of them means the same for every shape.
     """
     seen = epochs[-2]
     shapes = np.vstack([-np.log(epochs), epochs**-_POWERS, np.exp(-epochs / (_TIMES * seen))])
@@ -124,7 +130,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Ranking:
-    """Values reported at one rung, and the trials that wait there."""
+    """Ranking of the values reported at one rung, and the trials that wait there."""
 
     def __init__(self) -> None:
         self._ranked: list[tuple[float, int]] = []
@@ -132,16 +138,16 @@ class Ranking:
         self.waiting: list[tuple[float, int]] = []
         """(value, number) of the waiting trials, best first."""
         self.continued: set[int] = set()
-        """Numbers of trials that continued from here and have not failed since."""
+        """Numbers of trials that continued from this rung and have not failed since."""
 
     def enter(self, number: int, value: float) -> None:
-        """Rank a trial; only its first value counts."""
+        """Add a trial and its value, of which less is better; only its first value counts."""
         if number not in self._value:
             self._value[number] = value
             bisect.insort(self._ranked, (value, number))
 
     def among_best(self, number: int, reduction_factor: int) -> bool:
-        """True if a trial is as good as the last of the best ``1 / reduction_factor``."""
+        """Return True if a trial is in the best ``1 / reduction_factor`` of those ranked here."""
         last = max(1, len(self._ranked) // reduction_factor) - 1
         return self._value[number] <= self._ranked[last][0]
 
@@ -153,7 +159,7 @@ class Ranking:
             self.waiting.insert(at, place)
 
     def forget(self, number: int) -> None:
-        """Remove a trial from the waiting list; keep its value for ranking."""
+        """Remove a trial from the waiting list; its value stays in the ranking."""
         if number in self._value:
             place = self._value[number], number
             at = bisect.bisect_left(self.waiting, place)
@@ -164,9 +170,10 @@ class Ranking:
         return len(self._ranked)
 
     def promotable(self, reduction_factor: int) -> int | None:
-        """Return the best waiting trial if it is in the best ``1 / reduction_factor`` of all here.
+        """Return the number of the best waiting trial if it may be promoted; None otherwise.
 
-        Equal values rank by trial number, so at most that fraction is promoted.
+        It may if it is in the best ``1 / reduction_factor`` of all trials ranked here. Equal values
+        rank by trial number, so at most this fraction is promoted.
         """
         if not self.waiting:
             return None
@@ -238,14 +245,14 @@ class Rungs:
         self._leaders: list[tuple[float, int]] = []
 
     def epochs(self, number: int) -> tuple[int, ...]:
-        """Epochs at which a trial is judged; the last is its end."""
+        """Return the epochs at which a trial is judged; the last is its end."""
         return self._epochs[self.bracket(number)]
 
     def bracket(self, number: int) -> int:
-        """Bracket of a trial, computed from its number alone.
+        """Return the Hyperband bracket of a trial, computed from its number alone.
 
-        Multiples of the golden ratio fill the unit interval evenly, so any series of consecutive
-        trials is divided among the brackets in proportion.
+        Multiples of the golden ratio fill the unit interval evenly. So any series of consecutive
+        trials is divided among the brackets in proportion to their shares.
         """
         point = number * _GOLDEN % 1 * sum(self._shares)
         for bracket, share in enumerate(self._shares[:-1]):
@@ -257,21 +264,22 @@ class Rungs:
     def report(
         self, number: int, rung: int, value: float, curve: Sequence[Sequence[float]] = ()
     ) -> Verdict:
-        """Judge a trial at a rung.
+        """Judge a trial at a rung: enter its value and return whether it continues.
 
         Parameters
         ----------
         number, rung
-            Number of the trial, and position of the rung in its `epochs`.
+            Number of the trial, and position of the rung in `epochs` of the trial.
         value
             First objective of the trial's best weights so far; never NaN.
         curve
-            Validation curve ``[(epoch, value), ...]`` so far, for the rules that need it.
+            Validation curve ``[(epoch, value), ...]`` so far, for patience and extrapolation.
 
         Returns
         -------
         Verdict
-            Always ``complete`` at the last rung. A trial that has continued before still does.
+            ``goes_on``, ``waits`` for promotion, or ``stops``; always ``complete`` at the last
+            rung. A trial that has continued from the rung before continues again.
         """
         ranking = self._enter(number, rung, value)
         epochs = self.epochs(number)
@@ -291,21 +299,22 @@ class Rungs:
         return "goes_on"
 
     def promote(self, closing: bool = False) -> tuple[int, int] | None:
-        """Continue a waiting trial: the best one at the highest rung that has any.
+        """Choose a waiting trial to continue: the best one at the highest rung where one may.
 
         Parameters
         ----------
         closing
             True if no report will come any more, since nothing runs and no trial is left to ask
-            for. The best waiting trial then continues from a rung that fewer trials have left than
-            the ensemble needs, so that a search too small for its rungs, or whose best trials
-            failed, still ends with that many complete trials.
+            for. At a rung from which fewer trials have continued than the ensemble needs, the best
+            waiting one then continues however good it is. So a search too small for its rungs, or
+            whose best trials failed, still ends with as many complete trials as the ensemble needs.
 
         Returns
         -------
         tuple or None
-            ``(number, rung)`` with the rung where it waited; None while no waiting trial is good
-            enough. The first ``reduction_factor - 1`` at a rung never are.
+            ``(number, rung)`` of the trial and the rung where it waited; None while no waiting
+            trial is good enough. At least ``reduction_factor`` trials must have reached a rung
+            before one is.
         """
         rankings = self._rankings[0]
         for rung in range(len(rankings) - 2, -1, -1):
@@ -318,19 +327,21 @@ class Rungs:
         return None
 
     def waiting(self) -> list[int]:
-        """Numbers of the trials that wait for promotion."""
+        """Return the numbers of the trials that wait for promotion, in ascending order."""
         return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
 
     def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
-        """Restore a report of a reopened study without judging it.
+        """Enter a report that a reopened study holds, without judging the trial again.
 
         Parameters
         ----------
         number, rung, value
-            Values as reported. Reports at one rung may come in any order; a trial's rungs ascend.
+            Arguments with which `report` was called. Reports at one rung may come in any order, but
+            the rungs of a trial must ascend.
         went_on
-            True if the trial continued, False if it ended there. None if neither happened: in the
-            promotion variant it then waits, and in any variant `report` gives its verdict.
+            True if the trial continued from the rung, False if it ended there. None if neither is
+            recorded: with the rule ``promotion`` the trial then waits, and with any rule `report`
+            may be called again for its verdict.
         """
         ranking = self._enter(number, rung, value)
         if went_on:
@@ -362,7 +373,7 @@ class Rungs:
         return ranking
 
     def _cost(self, value: float) -> float:
-        """Sign a value so that smaller is better."""
+        """Return the value, negated if the objective is maximised, so that smaller is better."""
         return -value if self._maximises else value
 
     def _lead(self, number: int, value: float) -> None:
@@ -389,7 +400,7 @@ class Rungs:
         return ranking.among_best(number, self._config.reduction_factor)
 
     def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
-        """True if the trial has stalled, or has too small a chance to be useful."""
+        """Return True if patience or the extrapolated learning curve stops a trial."""
         patience, extrapolated = self._config.patience, self._config.learning_curve
         if patience is not None and has_stalled(curve, patience.epochs):
             return True
@@ -403,11 +414,12 @@ class Rungs:
 
 
 def bracket_shares(rungs: int, reduction_factor: int) -> list[int]:
-    """Relative number of trials in each of Hyperband's brackets.
+    """Return the relative number of trials in each of Hyperband's brackets [n_rungs].
 
-    Every bracket gets about the same number of epochs, so the first, which stops most trials early,
-    has most of them: ``ceil(rungs / (s + 1) * eta**s)``. Here s is the number of rungs where trials
-    of the bracket may stop, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1,
-    the number n of configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
+    Every bracket gets about the same number of epochs, so the first bracket, which stops most of
+    its trials early, has most trials: ``ceil(rungs / (s + 1) * reduction_factor**s)``. Here s is
+    the number of rungs where trials of the bracket may stop, ``rungs - 1 - bracket`` (Li et al.,
+    JMLR 18 (2018) 185, algorithm 1, the number n of configurations; Falkner et al.,
+    arXiv:1807.01774, algorithm 1).
     """
     return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in reversed(range(rungs))]

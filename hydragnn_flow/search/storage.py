@@ -1,4 +1,4 @@
-"""Storage of the study: an Optuna journal, whose records are written to disk in groups."""
+"""Storage of the study: an Optuna journal file, to which records are written in groups."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ journal.json_to_distribution = cache(journal.json_to_distribution)  # type: igno
 
 
 def end_of(journal: Path) -> Path:
-    """Path of the file next to a journal that holds its end while no driver runs."""
+    """Return the path of the file next to a journal that marks its end while no driver runs.
+
+    It holds the checksum of the journal's last line.
+    """
     return journal.with_name(f"{journal.name}.end")
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    """Decode a record of a journal; ValueError if it is invalid."""
+    """Decode a line of a journal; raise ValueError if it is no valid JSON."""
     try:
         record: dict[str, Any] = _decode(line)
     except (msgspec.DecodeError, RecursionError):  # NaN, which Optuna writes; or damage
@@ -52,7 +55,7 @@ def _decoded(line: bytes) -> dict[str, Any]:
 
 
 class GroupCommitBackend(BaseJournalBackend):
-    """Records of one storage: read from the file once, appended to it in groups.
+    """Optuna journal backend that reads the file once and appends records to it in groups.
 
     The last key of each line, which Optuna ignores, is the CRC-32 of the line and of all lines
     before it, so changed, lost, duplicated or moved lines are detected. Lines of other programs,
@@ -69,7 +72,7 @@ class GroupCommitBackend(BaseJournalBackend):
         self.line = 0
         """Number of the last line read."""
         self.none_waiting: set[int] = set()
-        """Ids of studies that have no enqueued trial."""
+        """Ids of studies that are known to have no enqueued trial."""
         self._file, self._end = AppendOnly(path), end_of(path)
         self._crc, self._ended = 0, b""
         # Read first: a driver that continues deletes it before it appends.
@@ -104,7 +107,7 @@ class GroupCommitBackend(BaseJournalBackend):
             )
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Return records that the storage has not read yet, each once."""
+        """Return the records that Optuna's storage has not read yet, each once."""
         unread, self._unread = self._unread, ()
         return unread
 
@@ -129,13 +132,16 @@ class GroupCommitBackend(BaseJournalBackend):
         self._unread = logs
 
     def created(self, trial_id: int) -> None:
-        """Set the id of the trial that the last record creates."""
+        """Note the id that Optuna gave the trial which the last record creates."""
         creation = self._pending[-1]
         assert isinstance(creation, dict)
         self._created[trial_id] = creation
 
     def fold_parameter(self, trial_id: int) -> None:
-        """Move the last record, a parameter, into the record that creates its trial, if pending."""
+        """Move a parameter, the last record, into the record that creates its trial.
+
+        If that record is on disk already, the parameter stays a record of its own.
+        """
         creation = self._created.get(trial_id)
         if creation is not None:
             parameter = self._pending.pop()
@@ -147,7 +153,10 @@ class GroupCommitBackend(BaseJournalBackend):
     def commit(self, *, is_last: bool = False) -> None:
         """Write the pending records to disk with one append and one fsync.
 
-        After the last commit of a driver, a file next to the journal holds its end.
+        Parameters
+        ----------
+        is_last
+            True for the last commit of a driver, which also writes the file of :func:`end_of`.
 
         Raises
         ------
@@ -177,13 +186,14 @@ class GroupCommitBackend(BaseJournalBackend):
 class StudyStorage(JournalStorage):
     """Optuna's journal storage for one writer, whose changes are on disk after :meth:`commit`.
 
-    Changes are visible at once; commit them before acting on them. The process that opens it must
-    hold the run directory's lock.
+    Changes are visible in this process at once; commit them before acting on them. The process that
+    opens the storage must hold the run directory's lock.
 
     Parameters
     ----------
     path
-        Path of the journal; made if missing, and cut where a crash tore its last record.
+        Path of the journal file. It is created if missing, and a last record that a crash left
+        incomplete is removed.
 
     Raises
     ------
@@ -207,7 +217,10 @@ class StudyStorage(JournalStorage):
         self.commit()
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Write all changes since the last commit; see :meth:`GroupCommitBackend.commit`."""
+        """Write all changes since the last commit to disk.
+
+        ``is_last`` and errors are those of :meth:`GroupCommitBackend.commit`.
+        """
         self._journal.commit(is_last=is_last)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
@@ -243,7 +256,7 @@ class StudyStorage(JournalStorage):
 
 
 def read_journal(path: Path) -> JournalStorage:
-    """Read a journal as it is now; another process may be appending to it.
+    """Read a journal file into an Optuna storage, while another process may be appending to it.
 
     Changes to the returned storage stay in memory.
 
@@ -258,7 +271,7 @@ def read_journal(path: Path) -> JournalStorage:
 
 
 def read_trials(run_directory: str | Path) -> list[TrialRecord]:
-    """Read the trials of a run directory; empty before its search started."""
+    """Return the trials that a run's search asked for, by number; empty before the search."""
     path = Path(run_directory) / JOURNAL
     if not path.exists():
         return []

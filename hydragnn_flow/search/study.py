@@ -1,4 +1,4 @@
-"""Ask and tell: the next trial, the verdict on a report; initial trials; rehearsal of a sampler."""
+"""Search: asks for trials and judges them; trials of earlier searches; rehearsal of a sampler."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ from hydragnn_flow.search.rungs import Rungs, Verdict
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
 BEGUN = "begun"
-"""User attribute of a study with all earlier trials: the names of its objectives."""
+"""User attribute set once a study has all trials of earlier searches: names of its objectives."""
 LIMITS = "limits"
-"""User attribute of a study: the limits from which the excesses of its trials are computed."""
+"""User attribute of a study: limit of each constraint, by which its trials exceed or keep it."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
-    """Add the trials of the studies named in `search.warm_start`; mark the study as complete.
+    """Add the ended trials of the searches that `search.warm_start` names to a new study.
 
-    Their numbers come before those of the study's own trials. They are shown as trials of their
-    origin, and never become members. The limits of this search apply to them.
+    Only trials whose parameters lie in the space of this search are added. Their numbers come
+    before those of the study's own trials, and the limits of this search apply to them. They carry
+    their origin and never become members. The attribute `BEGUN` then marks the study as complete.
 
     Raises
     ------
     InputError
-        If a study has other objectives, unknown limits, or no trial in the space.
+        If an earlier study has other objectives, unknown limits, or no trial in the space.
     """
     study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
@@ -82,7 +83,10 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
 
 def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
-    """Enqueue given configurations as the next trials, each once in the life of the study."""
+    """Enqueue configurations, values of some parameters by dotted path, as next trials.
+
+    One that was enqueued before, even by an earlier driver, is skipped.
+    """
     enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
     for parameters in configurations:
         if dict(parameters) not in enqueued:
@@ -127,7 +131,7 @@ def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
 def _excess(
     trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
 ) -> dict[str, float]:
-    """Excesses of a trial of an earlier study over the limits of this search."""
+    """Return by how much a trial of an earlier study exceeds each limit of this search."""
     before, excess = study.user_attrs.get(LIMITS, {}), {}
     for key, limit in config.constraints.items():
         if key not in trial.constraints:
@@ -142,7 +146,7 @@ def _excess(
 
 
 def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
-    """True if a trial has exactly the parameters it would have here, each within its domain."""
+    """Return True if a trial has the parameters it would have here, each within its domain."""
     space, values = config.space, trial.params
     return set(active(space, values)) == set(values) and all(
         space[name].contains(value) for name, value in values.items()
@@ -152,12 +156,13 @@ def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
 class Search:
     """Durable Optuna study with rungs; the driver is its only writer.
 
-    Changes are on disk after :meth:`commit`, and only then may they be acted on.
+    Changes are on disk after :meth:`commit`; only then may the driver act on them.
 
     Parameters
     ----------
     path
-        Path of the journal; made if missing, repaired if a crash tore its last record.
+        Path of the journal file. It is created if missing, and a last record that a crash left
+        incomplete is removed.
     config
         Space, sampler, objectives and rungs of the search.
     num_epoch
@@ -170,7 +175,7 @@ class Search:
     Raises
     ------
     InputError
-        If the journal is damaged, or a study to start from cannot be read.
+        If the journal is damaged, or an earlier study in `search.warm_start` cannot be used.
     """
 
     def __init__(
@@ -221,7 +226,7 @@ class Search:
         return study
 
     def _complete(self, trials: list[FrozenTrial]) -> None:
-        """Complete trials whose suggestion was interrupted."""
+        """Ask for the missing parameters of running trials whose suggestion was interrupted."""
         for trial in own(trials):
             lacks = set(active(self.config.space, trial.params)) != set(trial.params)
             if trial.state == TrialState.RUNNING and lacks:
@@ -244,7 +249,7 @@ class Search:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Records of all trials asked for, by number."""
+        """Records of all trials that were asked for, by number."""
         return [record_of(trial) for trial in own(self._study.get_trials(deepcopy=False))]
 
     @property
@@ -258,24 +263,24 @@ class Search:
         return {word: count for word, count in self._count.items() if count}
 
     def ask(self) -> TrialRecord:
-        """Start a new trial."""
+        """Ask the sampler for a new trial; return its record, with the values of its parameters."""
         trial = self._study.ask()
         self._count["running"] += 1
         return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
 
     def record(self, number: int) -> TrialRecord:
-        """Return the record of a trial."""
+        """Return the record of the trial with this number."""
         return record_of(self._trial(number))
 
     def report(self, number: int, rung: int, outcome: Outcome) -> Verdict:
-        """Judge a trial at a rung.
+        """Record what a trial has reached at a rung, and judge it.
 
         Parameters
         ----------
         number
             Number of the trial.
         rung
-            Position of the rung in ``rungs.epochs(number)``.
+            Position of the rung in ``rungs.epochs(number)``, from 0 on.
         outcome
             Objectives, excesses and curve of the trial so far.
 
@@ -283,8 +288,8 @@ class Search:
         -------
         Verdict
             ``goes_on``, ``waits`` for promotion, or the end of the trial: ``complete``, or
-            ``stops`` early. A committed verdict is final: asked again after a restart, a trial that
-            continued still does.
+            ``stops`` early. A committed verdict is final: if a restarted driver reports again, a
+            trial that continued continues.
         """
         trial = self._trial(number)
         if trial.user_attrs.get(PASSED, -1) >= rung:
@@ -307,7 +312,9 @@ class Search:
         return verdict
 
     def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """Continue a waiting trial, if one may; return it and the rung where it waited.
+        """Promote a waiting trial; return its record and the rung where it waited.
+
+        None if no waiting trial is good enough to continue.
 
         Parameters
         ----------
@@ -322,13 +329,13 @@ class Search:
         return self.record(number), rung
 
     def fail(self, number: int, reason: str) -> None:
-        """End a trial that diverged, ran out of memory or was lost."""
+        """End a trial as failed, with the reason in a few words, such as that it diverged."""
         self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
 
     def end_waiting(self) -> list[int]:
-        """End the trials that wait for promotion, and return their numbers."""
+        """End the trials that wait for promotion as pruned, and return their numbers."""
         waiting = list(self.rungs.waiting())
         for number in waiting:
             self.rungs.forget(number)
@@ -346,7 +353,7 @@ class Search:
         self._storage.commit()
 
     def close(self) -> None:
-        """Commit, and end the sampler's process."""
+        """Commit for the last time, and end the sampler's process if it has one."""
         self._close_sampler()
         self._storage.commit(is_last=True)
 
@@ -387,20 +394,20 @@ class Search:
 
 
 def rehearse(config: SearchConfig) -> None:
-    """Let a sampler of others propose for an invented history of this search.
+    """Check that the sampler can propose for this search, by an invented history of 15 trials.
 
-    A sampler that does not support the objectives, constraints or space is rejected before anything
-    is trained.
+    So a sampler that does not support the objectives, constraints or space is rejected before
+    anything is trained. The samplers of this package need no such rehearsal.
 
     Parameters
     ----------
     config
-        Configuration of the search; those of this package need no rehearsal.
+        Configuration of the search, with its sampler.
 
     Raises
     ------
     InputError
-        If the sampler does not propose a value for every parameter.
+        If the sampler raises any error; the message has its reason.
     """
     if config.sampler in ("auto", "batched_tpe"):
         return

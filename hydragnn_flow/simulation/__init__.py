@@ -1,6 +1,6 @@
 """Simulation: campaigns in virtual time, on GCDs that need not be there.
 
-They tell what a campaign will cost, and test changes of search or placement, without a machine.
+A simulated campaign predicts what a real one will cost, and tests changes of search or placement.
 """
 
 from hydragnn_flow.simulation.blocks import Conditions

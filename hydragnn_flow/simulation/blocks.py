@@ -24,15 +24,15 @@ class Conditions:
     """Properties of a simulated machine other than its speed."""
 
     queue_seconds: float = 0.0
-    """Mean time that a batch job waits in the queue [s]; times are exponential."""
+    """Mean time that a batch job waits in the queue [s]; times are exponentially distributed."""
     node_seconds: float = 30.0
-    """Median time until a node of a job takes work [s]."""
+    """Median time from the start of a batch job until one of its nodes takes work [s]."""
     losses: float = 0.0
-    """Rate at which each node fails [1/h]."""
+    """Mean number of failures of each node in an hour [1/h]."""
     noise: float = 0.05
     """Standard deviation of the logarithm of a segment's time."""
     interference: float = 0.03
-    """Slowdown of a segment by each co-located one, as a fraction."""
+    """Slowdown of a segment by each other segment on its GCD, as a fraction."""
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class Blocks:
 
     @property
     def node_seconds(self) -> float:
-        """Node time of all batch jobs until now [s]."""
+        """Time of all batch jobs until now, summed over their nodes [s]."""
         now = self._clock.monotonic()
         running = sum(max(0.0, now - block.begun) for block in self._blocks)
         return self._over + running * self._nodes
@@ -96,14 +96,14 @@ class Blocks:
         return self._site.nodes // self._site.blocks
 
     def hosts(self) -> list[Host]:
-        """Return the nodes that take work."""
+        """Return the nodes that have started and whose batch job is not about to end."""
         if self._hosts is None:
             staying = [block for block in self._blocks if not block.leaving]
             self._hosts = [host for block in staying for host in block.hosts.values()]
         return self._hosts
 
     def update(self, demand: int) -> None:
-        """Scale the batch jobs to ``demand`` GCDs.
+        """Request batch jobs, or give idle ones back, so that there are ``demand`` GCDs.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Blocks:
             self._ask()
 
     def begin_work(self, node: str) -> bool:
-        """Register a segment on a node; return False if the node does not take it."""
+        """Count a segment that starts on a node; return False if the node takes no more work."""
         block = self._block_of.get(node)
         if block is None or block.leaving:
             return False
@@ -134,7 +134,7 @@ class Blocks:
         return True
 
     def end_work(self, node: str) -> None:
-        """Register the end of a segment on a node."""
+        """Count a segment on a node as ended."""
         block = self._block_of.get(node)
         if block is not None:
             block.at_work -= 1

@@ -43,22 +43,22 @@ from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 @dataclass(frozen=True)
 class Simulated:
-    """Summary of a simulated campaign."""
+    """Times and use of GCDs of a simulated campaign."""
 
     makespan: float
-    """Time from its start to the end of its last segment [s]."""
+    """Time from the start of the campaign to the end of its last segment [s]."""
     search_seconds: float
-    """Time from its start to the end of the search's last segment [s]."""
+    """Time from the start of the campaign to the end of the search's last segment [s]."""
     node_hours: float
-    """Node hours of the batch jobs."""
+    """Hours of the batch jobs, summed over their nodes."""
     gcd_hours: float
     """Hours in which GCDs had a segment, summed over GCDs."""
     occupied: float
-    """Fraction of the GCDs' time in which they had a segment."""
+    """Fraction of the time of the batch jobs' GCDs in which they had a segment, 0 to 1."""
     busy: float
-    """Fraction of the GCDs' time in which they computed."""
+    """Fraction of that time in which the GCDs computed, 0 to 1."""
     trials: dict[str, int]
-    """Number of trials in each state at the end."""
+    """Number of trials in each state at the end, by the name of the state."""
     members: int
     failed_segments: int
     batch_jobs: int
@@ -77,9 +77,10 @@ def simulate(
 ) -> Simulated:
     """Run a campaign on simulated GCDs; its run directory has the form of a real one.
 
-    The true costs of segments are drawn by a seed, independently of the cost model, which has to
-    learn them. Members are chosen by their criterion alone, since simulated trials predict nothing.
-    The sampler `auto` works in a process in real time, so `batched_tpe` replaces it.
+    How long a segment truly takes is drawn at random, independently of the driver's cost model,
+    which has to learn it. Members are chosen by their criterion alone, since simulated trials make
+    no predictions. The sampler `auto` works in a process in real time, so `batched_tpe` replaces
+    it.
 
     Parameters
     ----------
@@ -96,10 +97,10 @@ def simulate(
     seed
         Seed of all random numbers.
     store
-        GraphStore of the same data, of which only the sizes matter. By default it is prepared in
-        the run directory.
+        GraphStore of the campaign's data, of which only the sizes matter. By default it is prepared
+        in the run directory.
     recorded
-        Directory of a run of the same campaign, whose times and errors replace drawn ones.
+        Directory of a real run of the same campaign, whose times and errors replace drawn ones.
 
     Raises
     ------
@@ -152,20 +153,23 @@ class Stage:
     token: str = ""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
     gcd_watts: float | None = None
-    """Power of a GCD with segments [W]; without it no energy is counted."""
+    """Power of a GCD that has segments [W]; None to count no energy."""
 
 
 def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
-    """Power of a GCD with segments [W] in a simulation; None if neither known nor needed.
+    """Return the power of a GCD that has segments [W], for a simulation.
+
+    It is the measured one, else that of the site's `watts`. Without both it is 1 W if energy is an
+    objective, which only needs ratios, else None.
 
     Parameters
     ----------
     config
-        Configuration of the campaign. To minimise energy, equal power of all GCDs is enough.
+        Configuration of the campaign to simulate.
     site
         Site of the simulated machine.
     power
-        Power measured on the machine, if any.
+        Power measured on the machine; None if unknown.
 
     Raises
     ------
@@ -194,18 +198,18 @@ def play(
     seed: int,
     curves: Callable[[Curves], Curves] = lambda drawn: drawn,
 ) -> Simulated:
-    """Simulate a campaign in an existing run directory.
+    """Simulate a campaign in an existing run directory, and return its summary.
 
     Parameters
     ----------
     stage
-        Campaign, machine and run directory.
+        Campaign, machine and run directory of the simulation.
     truth
-        Function that makes the true costs for the context of a campaign before its start.
+        Function that returns the true costs of segments, given the context of the campaign.
     conditions, seed
         Properties of the machine and seed, as in :func:`simulate`.
     curves
-        Function that makes the learning curves from the drawn ones.
+        Function that returns the learning curves to use, given drawn ones; by default these.
     """
     directory = stage.directory
     config = _simulable(stage.config, keeps_selection=(directory.ensemble / SELECTION).exists())
@@ -236,7 +240,7 @@ def play(
 
 
 def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
-    """Replace settings that need real time or predictions."""
+    """Return a configuration in which settings that need real time or predictions are replaced."""
     search, ensemble = config.search, config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
         # Later fits of a thousand trials hardly differ, so each gives a fiftieth of the trials.
@@ -253,7 +257,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
 
 
 def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
-    """Remove an earlier simulation from a run directory; its store, even incomplete, may stay."""
+    """Remove an earlier simulation from a run directory; with ``keeps_store`` its store stays."""
     directory = RunDirectory(path)
     there = [*directory.path.iterdir()] if directory.path.exists() else []
     if there and not directory.simulated.exists():
@@ -272,7 +276,7 @@ def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
 
 @contextmanager
 def _owned(directory: RunDirectory, view: View) -> Iterator[str]:
-    """Own a run directory that is marked as a simulation from the start."""
+    """Mark a run directory as a simulation, lock it for this driver, and yield its token."""
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(directory.simulated, {})
     with sole_driver(directory.path) as token, driver_log(directory.path, view.say):

@@ -46,25 +46,28 @@ class VirtualClock:
         self._jump = _JUMP
 
     def monotonic(self) -> float:
-        """Time since the simulation started [s]."""
+        """Return the virtual time since the simulation started [s]."""
         return self._now
 
     def at(self, when: float, action: Callable[[], None]) -> Appointment:
-        """Schedule an action for a time [s], after those already scheduled for that time."""
+        """Schedule an action for a virtual time [s]; return the appointment, to cancel it.
+
+        Actions for the same time happen in the order in which they were scheduled.
+        """
         appointment = Appointment(max(when, self._now), next(self._order), action)
         heapq.heappush(self._coming, appointment)
         return appointment
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event; None if none comes within ``seconds``.
+        """Let virtual time pass until a scheduled action puts an event into a queue; return it.
 
-        While the campaign only polls for ended segments, longer and longer times pass at once until
-        something happens.
+        None if no event comes within ``seconds``. While the campaign only polls for ended segments,
+        longer and longer times pass at once, until something happens.
 
         Raises
         ------
         CampaignStopped
-            If the campaign waits, and no action is scheduled.
+            If the campaign keeps waiting although no action is scheduled.
         """
         until = self._now + seconds
         if seconds >= SECONDS_BETWEEN_CHECKS and events.empty():

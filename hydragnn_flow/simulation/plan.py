@@ -32,22 +32,22 @@ from hydragnn_flow.simulation.truth import EstimatedTruth
 
 @dataclass(frozen=True)
 class Configuration:
-    """Configuration of a search space, and its needs."""
+    """Configuration drawn from a search space, with its expected time, GCDs and memory."""
 
     parameters: dict[str, Any]
     mpnn_type: str
     gcds: int = 1
     micro_batches: int = 1
     seconds: float = 0.0
-    """Time of all epochs of a trial on its GCDs [s]."""
+    """Expected time of all epochs of the trial, on as many GCDs as ``gcds`` [s]."""
     memory_gib: float = 0.0
-    """Peak memory on each GCD [GiB]."""
+    """Expected peak memory on each GCD [GiB]."""
     reason: str = ""
-    """Reason why it does not fit; empty if it does."""
+    """Reason why the configuration is invalid or does not fit the memory; empty if it fits."""
 
 
 def survey(context: Context, count: int, seed: int) -> list[Configuration]:
-    """Draw configurations at random, and estimate each as the campaign would.
+    """Draw configurations at random, and estimate the cost of each as the campaign would.
 
     Parameters
     ----------
@@ -103,14 +103,16 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
 
 
 def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> list[str]:
-    """List sentences that name the regions of a space in which nothing fits, and the reason.
+    """Return sentences that name regions of a search space where nothing fits, and the reason.
+
+    A region is a choice of a parameter, or the values below or above all that fit.
 
     Parameters
     ----------
     space
         Domain of each hyper-parameter by its dotted path.
     found
-        Survey of the space.
+        Configurations drawn from the space, from :func:`survey`.
     """
     regions: dict[str, list[Configuration]] = {}
     for name, domain in space.items():
@@ -135,7 +137,7 @@ def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> l
 
 
 class Quiet:
-    """View that shows how many simulations are done, and nothing of each."""
+    """Progress display that shows how many simulations are done, and nothing of each."""
 
     def __init__(self, view: View, total: int) -> None:
         self._view, self._total, self._done = view, total, 0
@@ -188,12 +190,12 @@ class Planner:
         # A plan adds up thousands of networks, so errors of one matter less than in a campaign.
         self._works = WorkInterpolation(0.7, 0.25)
         self.power = measured_power(self._experience)
-        """Measured power of GCDs and nodes; None if it was not measured."""
+        """Measured power of GCDs and nodes [W]; None if it was not measured."""
         self._watts = simulated_watts(config, site, self.power)
 
     @property
     def is_calibrated(self) -> bool:
-        """True if segments were measured on the site before."""
+        """True if segments were measured on the site before; False if rates are guessed."""
         return any(any(one.segments.values()) for one in self._experience)
 
     def survey(self, view: View) -> list[Configuration]:
@@ -207,9 +209,10 @@ class Planner:
             return survey(context, 200, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
-        """Simulate the campaign with several systematic errors, and on other numbers of nodes.
+        """Simulate the campaign repeatedly, and on other numbers of nodes.
 
-        Half and twice the nodes get one simulation each, with the middle systematic error.
+        Estimates may be wrong for all trials alike. Each simulation assumes another such error, at
+        even quantiles of its distribution; those on half and twice the nodes the middle one.
 
         Parameters
         ----------
@@ -217,6 +220,11 @@ class Planner:
             Display of the number of finished simulations.
         draws
             Number of simulations with the site's own nodes.
+
+        Returns
+        -------
+        tuple
+            Summaries of these simulations [draws]; and one summary by number of nodes.
         """
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
@@ -255,7 +263,7 @@ class Planner:
         return found
 
     def _recall(self, context: Context) -> None:
-        """Teach a campaign the earlier measurements that the real one would start with."""
+        """Give a campaign's cost model the measurements that a real campaign would start with."""
         for earlier in self._experience:
             context.estimator.costs.recall(earlier)
 

@@ -1,7 +1,8 @@
-"""Truth: costs and learning curves of simulated segments, drawn or taken from a recorded run.
+"""True costs and learning curves of simulated segments, drawn or taken from a recorded run.
 
-Errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness et al.,
-arXiv:1712.00409). The floor is a bowl over the search space, with its minimum drawn by a seed.
+Drawn errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness
+et al., arXiv:1712.00409). The floor is a bowl over the search space, with its minimum drawn by a
+seed.
 """
 
 from __future__ import annotations
@@ -36,32 +37,33 @@ class Cost:
     """Cost of a segment that has its GCDs to itself."""
 
     start_seconds: float
-    """Time before its first step [s]."""
+    """Time before the first training step [s]."""
     epoch_seconds: float
     """Time of an epoch, with its validation and checkpoint [s]."""
     step_seconds: float
+    """Time of a training step [s]."""
     steps: int
-    """Number of steps in an epoch."""
+    """Number of training steps in an epoch."""
     busy: float
-    """Fraction of its time in which it keeps a GCD busy."""
+    """Fraction of its time in which the segment keeps a GCD busy, 0 to 1."""
     memory_gib: float
     """Peak memory of each GCD, process included [GiB]."""
     graphs_per_step: float = 0.0
-    """Mean number of graphs in a step over all ranks; 0 if unknown."""
+    """Mean number of graphs in a training step over all ranks; 0 if unknown."""
     status: Status = "ok"
     """Status with which it ends, unless its node or batch job interferes."""
 
 
 class Truth(Protocol):
-    """True costs of segments."""
+    """Source of the true costs of segments, which a simulation follows."""
 
     def cost(self, rank: Rank) -> Cost:
-        """Cost of the segment that a rank belongs to."""
+        """Return the cost of the segment that a rank belongs to."""
         ...
 
 
 def draws(seed: int, *of: int | str) -> np.random.Generator:
-    """Make a generator that depends only on a seed and on the names in ``of``."""
+    """Return a random generator that depends only on a seed and on the names in ``of``."""
     words = [int.from_bytes(str(word).encode()[:16].ljust(16, b"\0"), "little") for word in of]
     return np.random.default_rng([seed, *words])
 
@@ -128,7 +130,7 @@ class DrawnTruth:
         )
 
     def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
-        """Work of a step, steps of an epoch, and factors of time and memory."""
+        """Return work of a step, steps of an epoch, and drawn factors of time and memory."""
         key = spec.seed, spec.batches
         if key not in self._known:
             network = spec.network
@@ -158,8 +160,8 @@ class EstimatedTruth:
     seed
         Seed of the random numbers.
     off
-        Systematic error of the estimates in standard deviations, common to all trials; further
-        errors are drawn for each message-passing type and trial. By default there is none.
+        Error common to the times of all trials, in standard deviations of the estimates. Further
+        errors are drawn for each message-passing type and trial. None for no errors.
     """
 
     def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
@@ -190,7 +192,7 @@ class EstimatedTruth:
         return self._known[key]
 
     def _factor(self, spec: SegmentSpec, estimate: Estimate) -> float:
-        """Ratio of a trial's true time to the expected one."""
+        """Return the ratio of a trial's true time to the estimated one."""
         if self._off is None:
             return 1.0
         of_type = draws(self._seed, "type", spec.network.kind).standard_normal()
@@ -202,15 +204,15 @@ class EstimatedTruth:
 
 
 def deviation(estimate: Estimate) -> float:
-    """Standard deviation of the logarithm of a segment's time; its upper end is the P95."""
+    """Return the standard deviation of the logarithm of a segment's time, from its P95."""
     return math.log(estimate.high / estimate.seconds) / 1.645
 
 
 class Curves(Protocol):
-    """Validation errors of trials and members."""
+    """Source of the validation errors of trials and members."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Criterion after each epoch, from the first to the last of the segment."""
+        """Return the criterion after each epoch, from the trial's first to the segment's last."""
         ...
 
 
@@ -251,7 +253,7 @@ class DrawnCurves:
 
 
 def value_at(network: NetworkConfig, path: str) -> Any:
-    """Value at a dotted path of a network; None if there is none."""
+    """Return the value at a dotted path of a network, the first of a list; None without any."""
     found: Any = network
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
@@ -260,7 +262,7 @@ def value_at(network: NetworkConfig, path: str) -> Any:
 
 
 def _place(domain: Parameter, value: Any) -> float | None:
-    """Relative position of a value in its domain, 0 to 1; None if it is outside."""
+    """Return the relative position of a value in its domain, 0 to 1; None if it has none."""
     if domain.choices is not None:
         if value not in domain.choices:
             return None
@@ -288,7 +290,7 @@ class RecordedRun:
     Raises
     ------
     InputError
-        If it holds no ended segments.
+        If the directory holds no ended segments.
     """
 
     def __init__(self, path: Path) -> None:
@@ -303,7 +305,7 @@ class RecordedRun:
             self._of[result.kind, result.number].append(result)
 
     def searched(self, search: SearchConfig) -> SearchConfig:
-        """Return a search whose trials have the recorded parameters in the same order."""
+        """Return a search that enqueues the recorded trials' parameters in their order."""
         enqueued = tuple(
             {name: value for name, value in trial.parameters.items() if name in search.space}
             for trial in self._trials
@@ -317,14 +319,14 @@ class RecordedRun:
         return read_json(file) if file.exists() else None
 
     def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
-        """Recorded segments of the same trial or member."""
+        """Return the recorded segments of a segment's trial or member; empty if none matches."""
         found = self._of.get((spec.kind, spec.number), [])
         return found if found and _are_of(found[0].parameters, spec.network) else []
 
 
 @dataclass(frozen=True)
 class RecordedTruth:
-    """Costs that segments had in a recorded run; launching them takes no time."""
+    """Source of costs: those that segments had in a recorded run, start-up included in epochs."""
 
     run: RecordedRun
     other: Truth
@@ -362,7 +364,7 @@ class RecordedTruth:
 
 @dataclass(frozen=True)
 class RecordedCurves:
-    """Errors of a recorded run."""
+    """Source of learning curves: those of a recorded run."""
 
     run: RecordedRun
     other: Curves
@@ -382,7 +384,7 @@ class RecordedCurves:
 
 
 def _epochs(result: SegmentResult) -> float:
-    """Number of epochs that a segment trained; 0 if it did not end well."""
+    """Return the number of epochs that a segment trained; 0 if its status is not ``ok``."""
     return result.to_epoch - result.from_epoch if result.status == "ok" else 0
 
 

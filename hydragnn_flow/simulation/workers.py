@@ -1,4 +1,4 @@
-"""Simulated workers: segments cost what a truth says, slowed down by those on the same GCD."""
+"""Simulated workers: segments take their true costs, slowed down by others on the same GCD."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ from hydragnn_flow.training.checkpoints.checkpoint import VERSION, checkpoints
 
 @dataclass(eq=False)
 class Job:
-    """Work of a segment on its GCDs."""
+    """Work of a segment on its GCDs, and how much of it is finished."""
 
     spots: Sequence[Spot]
+    """GCD of each rank."""
     seconds: float
-    """Time it would take with its GCDs to itself [s]."""
+    """Time that the segment would take with its GCDs to itself [s]."""
     busy: float
-    """Fraction of that time in which it keeps its GCDs busy."""
+    """Fraction of ``seconds`` in which it keeps its GCDs busy, 0 to 1."""
     memory_gib: float
     """Memory on each GCD [GiB]."""
     ended: Callable[[], None]
-    """Function called when all is done."""
+    """Function called when all work is finished."""
     done: float = 0.0
-    """Finished amount of ``seconds`` [s]."""
+    """Part of ``seconds`` that is finished [s]."""
     _rate: float = 0.0
     _since: float = 0.0
     _end: Appointment | None = field(default=None, repr=False)
 
 
 class Gcds:
-    """GCDs with jobs, each at a rate of at most one, and together at most at a GCD's rate.
+    """Simulated GCDs and the jobs on them, which slow each other down.
 
-    The rate is ``min(1, 1 / Σ busy)``, less a little for each other job on the GCD. Jobs on several
-    GCDs run at the rate of the slowest.
+    A job alone on its GCD runs at rate 1. Several on one GCD run at ``min(1, 1 / Σ busy)``, divided
+    by ``1 + interference * others``. A job on several GCDs runs at the rate of the slowest.
 
     Parameters
     ----------
     clock
         Virtual clock of the campaign.
     interference
-        Slowdown of a job by each co-located one, as a fraction.
+        Slowdown of a job by each other job on its GCD, as a fraction.
     """
 
     def __init__(self, clock: VirtualClock, interference: float = 0.0) -> None:
@@ -64,20 +65,20 @@ class Gcds:
         self._jobs: defaultdict[Spot, list[Job]] = defaultdict(list)
         self._occupied_since: dict[Spot, float] = {}
         self.occupied = 0.0
-        """Time in which idle GCDs were occupied, summed over them [s]."""
+        """Time in which GCDs that are free now had jobs, summed over GCDs [s]."""
         self.busy = 0.0
-        """Busy GCD time of ended jobs [s]."""
+        """Time in which ended jobs kept GCDs busy, summed over GCDs [s]."""
 
     def on(self, spots: Iterable[Spot]) -> list[Job]:
-        """List the jobs on any of the GCDs."""
+        """Return the jobs on any of the GCDs, each once."""
         return list({id(job): job for spot in spots for job in self._jobs[spot]}.values())
 
     def memory(self, spot: Spot) -> float:
-        """Total memory of the jobs on a GCD [GiB]."""
+        """Return the total memory of the jobs on a GCD [GiB]."""
         return sum(job.memory_gib for job in self._jobs[spot])
 
     def done(self, job: Job) -> float:
-        """Finished amount of a job [s]."""
+        """Return the part of a job's ``seconds`` that is finished by now [s]."""
         self._advance(job)
         return job.done
 
@@ -103,7 +104,7 @@ class Gcds:
         self._refresh(job.spots)
 
     def _refresh(self, spots: Sequence[Spot]) -> None:
-        """Recompute the ends of the jobs on some GCDs."""
+        """Recompute when the jobs on some GCDs will end, after their number has changed."""
         for job in self.on(spots):
             rate = min(map(self._rate, job.spots))
             if rate == job._rate:
@@ -129,7 +130,7 @@ class Gcds:
 
 @dataclass(eq=False)
 class _Sending:
-    """Attempt at a segment: its ranks on each node, and its progress."""
+    """Segment as sent to workers (an attempt at it): its ranks on each node, and its progress."""
 
     spec: SegmentSpec
     parts: dict[str, tuple[Sequence[Rank], Future[list[SegmentResult]]]] = field(
@@ -140,7 +141,7 @@ class _Sending:
     began: float = 0.0
     from_epoch: float = 0.0
     stretch: float = 1.0
-    """Random ratio of its time to the true cost."""
+    """Random ratio of the attempt's time to the true cost."""
     stop: Appointment | None = None
 
     @property
@@ -149,7 +150,7 @@ class _Sending:
 
 
 class SimulatedWorkers:
-    """Workers of a site in virtual time.
+    """Simulated workers of a site, which take segments and end them in virtual time.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ class SimulatedWorkers:
     targets
         Names of the targets whose errors segments report.
     gcd_watts
-        Power of a GCD with segments [W]; without it no energy is counted.
+        Power of a GCD that has segments [W]; None to count no energy.
     """
 
     def __init__(
@@ -191,10 +192,10 @@ class SimulatedWorkers:
         self._reached: dict[tuple[str, int], float] = {}
         self._since: dict[tuple[str, int], int] = {}
         self.ended = self.search_ended = 0.0
-        """End of the last segment, and of the last one of a trial [s]."""
+        """Virtual times at which the last segment, and the last one of a trial, ended [s]."""
 
     def update(self, demand: int) -> None:
-        """Scale the batch jobs to ``demand`` GCDs."""
+        """Request batch jobs, or give idle ones back, so that there are ``demand`` GCDs."""
         self.blocks.update(demand)
 
     def hosts(self) -> list[Host]:
@@ -212,7 +213,10 @@ class SimulatedWorkers:
         """Do nothing: simulated nodes never refuse work."""
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run ranks of a segment on a node; the segment starts when all its ranks are there."""
+        """Run ranks of a segment on a node; return a future of their results.
+
+        The segment starts when all its ranks, on whatever nodes, were given.
+        """
         future: Future[list[SegmentResult]] = Future()
         spec = ranks[0].segment
         sending = self._sendings.setdefault(spec.attempt, _Sending(spec))
@@ -222,10 +226,10 @@ class SimulatedWorkers:
         return future
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """Do nothing: in a simulation all ranks of a gang end together."""
+        """Do nothing: in a simulation all ranks of a segment end together."""
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop a segment at a checkpoint."""
+        """Stop an attempt at a segment with a checkpoint."""
         if (sending := self._sendings.get(attempt)) is not None:
             self._stop(sending)
 
@@ -273,7 +277,7 @@ class SimulatedWorkers:
             self._answer(sending, "out_of_memory", f"a step needs {memory} beside what is there")
 
     def _stop(self, sending: _Sending) -> None:
-        """End a segment at a checkpoint, with the progress it made."""
+        """End an attempt with status ``interrupted`` and a checkpoint after its last whole step."""
         assert sending.cost is not None and sending.job is not None
         cost, spec, done = sending.cost, sending.spec, self.gcds.done(sending.job)
         started = cost.start_seconds * sending.stretch
@@ -293,7 +297,7 @@ class SimulatedWorkers:
     def _answer(self, sending: _Sending, status: Status, reason: str, gone: str = "") -> None:
         """End an attempt: free its GCDs and set the results of its ranks.
 
-        If a node is lost, the ranks on other nodes end because of it.
+        If the node ``gone`` is lost, the ranks on other nodes are ``interrupted``.
         """
         del self._sendings[sending.spec.attempt]
         if sending.stop is not None:
@@ -346,13 +350,13 @@ class SimulatedWorkers:
         return outcome if status not in ("ok", "interrupted") else self._trained(sending, outcome)
 
     def _joules(self, sending: _Sending) -> float | None:
-        """Energy charged to each rank [J]: the share of its GCD for the time it computed."""
+        """Return the energy charged to each rank [J], for the finished part of its time alone."""
         if self._gcd_watts is None or sending.job is None:
             return None
         return self._gcd_watts * sending.job.done
 
     def _trained(self, sending: _Sending, outcome: TrainingOutcome) -> TrainingOutcome:
-        """Add progress, errors and speed to the outcome of a segment that has trained."""
+        """Return the outcome of a trained segment with progress, errors and speed added."""
         spec, cost, job = sending.spec, sending.cost, sending.job
         assert cost is not None and job is not None
         name = spec.kind, spec.number
@@ -388,7 +392,7 @@ class SimulatedWorkers:
 
 
 def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> dict[str, Any]:
-    """Measurements of the steps after the first ones."""
+    """Return the `steady_…` fields of an outcome: measurements of steps after the first five."""
     counted, joules = max(0, steps - WARM_UP_STEPS), outcome.joules
     share = counted * each / outcome.seconds if outcome.seconds else 0.0
     return {
@@ -400,7 +404,7 @@ def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> di
 
 
 def _leave_checkpoint(spec: SegmentSpec) -> None:
-    """Write a checkpoint that can be read and holds nothing, in place of earlier ones."""
+    """Write an empty but readable checkpoint in place of the earlier ones of a segment."""
     folder = spec.folder
     before = folder / spec.begin_with if spec.begin_with else None
     if before is not None and not spec.may_have_begun:

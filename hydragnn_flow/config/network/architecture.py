@@ -128,7 +128,7 @@ def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
 
 
 class OutputHeads(Section):
-    """`output_heads`: layers by level of the outputs, and for each level by branch.
+    """`output_heads`: layers by level of the outputs, and by branch (heads of one data set).
 
     In a file, a level is a mapping, which is its one branch, or HydraGNN's list of ``{type:
     branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order, and it is
@@ -278,7 +278,7 @@ class CommonArchitecture(Section):
 
 
 class Architecture(CommonArchitecture):
-    """`NeuralNetwork.Architecture`: type, size and heads of the network."""
+    """`NeuralNetwork.Architecture`: message-passing type, size and heads of the network."""
 
     mpnn_type: str = Field(examples=list(MPNN_TYPES))
     """Message-passing type. ``module:Class`` names one of your own."""

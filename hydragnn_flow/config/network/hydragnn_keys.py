@@ -146,7 +146,7 @@ def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
 
 
 def drop_unused(section: str, values: Any) -> Any:
-    """Remove HydraGNN's keys that change nothing; refuse those that cannot be honoured."""
+    """Return a section without HydraGNN's keys that change nothing; refuse unsupported ones."""
     if not isinstance(values, dict):
         return values
     kept = {}

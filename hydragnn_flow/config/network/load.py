@@ -83,7 +83,7 @@ class EngineArchitecture(CommonArchitecture):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Keys that belong to the engine."""
+        """Values of the engine's own keys, by name."""
         return self.__pydantic_extra__ or {}
 
     def check(self, engine: str) -> None:
@@ -198,11 +198,14 @@ class NetworkConfig(Section):
 
     @property
     def kind(self) -> str:
-        """Type name; networks of one kind take the same time for the same work."""
+        """Message-passing type, after the engine's name if there is one.
+
+        Networks of one kind take the same time for the same work.
+        """
         return self.kind_of(str(getattr(self.Architecture, "mpnn_type", "")))
 
     def kind_of(self, mpnn_type: str) -> str:
-        """Return the kind of such a network with another `Architecture.mpnn_type`."""
+        """Return the :attr:`kind` of this network with another message-passing type."""
         return mpnn_type
 
     def effective(self) -> NetworkConfig:
@@ -222,7 +225,7 @@ class NetworkConfig(Section):
         )
 
     def unread_keys(self) -> set[str]:
-        """Return dotted paths of keys that are given but not read with the values of the others."""
+        """Return dotted paths of keys that are given but have no effect beside the other keys."""
         training = self.Training
         unread = {
             f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
@@ -343,7 +346,7 @@ class EngineNetwork(NetworkConfig):
         return asked if isinstance(asked, int) else 0
 
     def kind_of(self, mpnn_type: str) -> str:
-        """Return the kind of such a network with another `Architecture.mpnn_type`."""
+        """Return the :attr:`kind` of this network with another message-passing type."""
         return f"{self.engine} {mpnn_type}".rstrip()
 
 
@@ -416,7 +419,7 @@ def load_network(
 
 
 def write_network(folder: str | Path, network: dict[str, Any]) -> None:
-    """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
+    """Write a network as HydraGNN's JSON into a trial's or member's folder, unless it is there."""
     file = Path(folder) / NETWORK
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
@@ -428,7 +431,8 @@ FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SA
 
 
 def fusing_refusal(network: NetworkConfig) -> str:
-    """Return why such networks cannot be trained fused, in a few words; empty if they can."""
+    """Return why networks like this cannot be trained fused, several in one process; empty if they
+    can."""
     if not isinstance(network, HydraNetwork):
         return "networks of an engine cannot be fused"
     architecture, training = network.Architecture, network.Training

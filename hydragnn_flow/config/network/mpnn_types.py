@@ -18,7 +18,7 @@ from hydragnn_flow.config.user_classes import import_class
 
 @dataclass(frozen=True)
 class Properties:
-    """Guarantees of a type, and the keys it reads; the conformance suite tests both.
+    """Guarantees of a message-passing type, and the keys it reads; the test suite checks both.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Properties:
 
 
 class MpnnType(NamedTuple):
-    """Type that ships: the class of its name in a module of its name in small letters.
+    """Message-passing type of this package; class and lower-case module have its name.
 
     Attributes
     ----------
@@ -204,17 +204,18 @@ MPNN_TYPES: dict[str, MpnnType] = {
         "Duvenaud et al., [arXiv:1509.09292](https://arxiv.org/abs/1509.09292)",
     ),
 }
-"""Types by HydraGNN's names, the values of `Architecture.mpnn_type`."""
+"""Message-passing types by HydraGNN's names, the values of `Architecture.mpnn_type`."""
 
 READ_BY: dict[str, tuple[str, ...]] = {
     key: tuple(name for name, kind in MPNN_TYPES.items() if key in kind.properties.keys)
     for key in dict.fromkeys(key for kind in MPNN_TYPES.values() for key in kind.properties.keys)
 }
-"""Types that read each key that only some types read. The keys are accepted with every type."""
+"""Message-passing types that read each key of `Architecture`, for keys that not all read. These are
+accepted with every type."""
 
 
 def class_of(name: str) -> Any:
-    """Import the class of a type, and torch with it.
+    """Import the class of a message-passing type, and torch with it.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ def class_of(name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def properties_of(name: str) -> Properties:
-    """Return the properties of a type, without importing a type that ships.
+    """Return the properties of a message-passing type; only a user's own is imported for it.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Sharding(Section):
         return min(self.group or gcds, gcds) if self.has_groups else gcds
 
     def wrong_width(self, gcds: int) -> str:
-        """Return why the network cannot be trained on so many GCDs, and a remedy; empty if fine."""
+        """Return why the network cannot be trained on so many GCDs, and what helps; else empty."""
         if gcds == 1 or not self.is_sharded:
             return ""
         if gcds % self.replica(gcds):
@@ -104,7 +104,7 @@ _PRECISIONS = {
 
 
 class Optimizer(Section):
-    """`NeuralNetwork.Training.Optimizer`."""
+    """`NeuralNetwork.Training.Optimizer`: optimiser and learning rate."""
 
     type: Literal[
         "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB"
@@ -130,7 +130,7 @@ class Optimizer(Section):
         return _given(drop_unused("Optimizer", values))
 
     def with_batches(self, number: int) -> Optimizer:
-        """Return the optimiser for steps that are larger by a factor.
+        """Return the optimiser for training steps of ``number`` batches instead of one.
 
         The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
         square root for the others, which divide steps by the size of the gradient (Malladi et al.,

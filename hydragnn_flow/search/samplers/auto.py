@@ -1,4 +1,4 @@
-"""Default sampler: a Gaussian process of its own process while it keeps up, then batched TPE."""
+"""Default sampler: a Gaussian process beside the driver, and batched TPE for large studies."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from hydragnn_flow.search.samplers.encoding import Finished, Running, Space, Uni
 from hydragnn_flow.search.samplers.proposer import Proposer
 
 MOST_IDLE = 0.01
-"""Largest fraction of a trial's time to wait for a proposal that knows all results."""
+"""Largest fraction of a trial's time to wait for a proposal that takes all results into account."""
 MOST_BUSY = 0.25
-"""Largest fraction of its time that the driver may wait."""
+"""Largest fraction of its time that the driver may spend on waiting for proposals."""
 MOST_SECONDS = 2.0
-"""Longest single wait of the driver [s]: it has results to record and segments to send."""
+"""Longest single wait of the driver for a proposal [s], as it also records results and sends
+segments."""
 
 
 class Proposals(NamedTuple):
-    """Proposals of a process, and the time they took."""
+    """Trials that a process proposes, and the time it took."""
 
     values: list[Values]
     seconds: float
@@ -45,14 +46,17 @@ class Background(Protocol):
     def propose(
         self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
-        """Run `Proposer.propose` later; the future raises `ProcessDied` if no answer comes."""
+        """Call `Proposer.propose` in the process; return a future of the proposals.
+
+        The future raises `ProcessDied` if the process ends without an answer.
+        """
 
     def close(self) -> None:
         """End the process; it is gone when this returns."""
 
 
 class BackgroundProposer:
-    """`Proposer` in a separate process, with low priority and one thread.
+    """Separate process that runs a `Proposer`, with low priority and one thread.
 
     Parameters
     ----------
@@ -95,11 +99,11 @@ class BackgroundProposer:
 
 
 class Supply:
-    """Proposals on request for long trials, made ahead for short ones.
+    """Source of proposals: computed on request if trials are long, made ahead if they are short.
 
-    A proposal on request knows every result. It takes 0.1 s to 1 s, for which the driver waits if
-    that idles neither the machine nor the driver for much of the time. Otherwise the driver takes a
-    proposal that was made ahead, a few results ago, and never waits.
+    A proposal on request takes every result into account. It is computed in 0.1 s to 1 s, for which
+    the driver waits if neither it nor the machine is idle for much of the time. Otherwise the
+    driver takes a proposal that was made ahead, when a few results were missing, and never waits.
 
     Parameters
     ----------
@@ -127,32 +131,35 @@ class Supply:
         self._ended, self._trial_seconds = 0, 0.0
 
     def begun(self, number: int) -> None:
-        """Record that a trial starts now."""
+        """Record that a trial starts now, to measure how long trials take."""
         self._begun[number] = self._clock()
 
     def ended(self, number: int) -> None:
-        """Record that a trial has ended."""
+        """Record that a trial ends now."""
         start = self._begun.pop(number, None)
         if start is not None:
             self._ended += 1
             self._trial_seconds += self._clock() - start
 
     def patience(self, in_flight: int) -> float:
-        """Time that the driver may wait for one proposal [s]."""
+        """Return how long the driver may wait for a proposal while ``in_flight`` trials run [s].
+
+        It is 0 before a trial has ended.
+        """
         if not self._ended:
             return 0.0
         mean = self._trial_seconds / self._ended
         return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(in_flight, 1))
 
     def take(self, finished: Finished, running: Running, seed: int) -> Values | None:
-        """Return a proposal; None if none is ready and the driver cannot wait.
+        """Return the parameters of the next trial; None if no proposal is ready in time.
 
         Parameters
         ----------
         finished
-            Parameters and loss of trials, at least one.
+            Parameters and loss of each ended trial, at least one.
         running
-            Parameters of trials whose loss is not known yet.
+            Parameters of each trial whose loss is not known yet.
         seed
             Seed of the points at which the search for a proposal starts.
 
@@ -180,7 +187,7 @@ class Supply:
         return self._ready.popleft() if self._ready else None
 
     def close(self) -> None:
-        """End the process, and drop its proposals."""
+        """End the process that proposes, and drop the proposals made ahead."""
         self._coming = None
         self._ready.clear()
         if self._background is not None:
@@ -211,11 +218,11 @@ class Supply:
 
 
 MOST_TRIALS = 2000
-"""Number of trials beyond which batched TPE proposes: with more data it catches up with the
-Gaussian process, at hardly any cost."""
+"""Number of trials beyond which batched TPE makes all proposals: with so much data it is as good as
+the Gaussian process, at hardly any cost."""
 N_START = 8
-"""Number of quasi-random trials before the first proposal, for any number of parameters: with two
-per parameter, a search of sixty trials is half over before it learns."""
+"""Number of quasi-random trials before the first proposal, whatever the number of parameters. With
+two for each parameter, a search of sixty trials would be half over before it learns."""
 
 _WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -223,12 +230,13 @@ _logger = logging.getLogger(__name__)
 
 
 class AutoSampler(BatchedTPESampler):
-    """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
+    """Sampler that begins with quasi-random points, goes on with a Gaussian process, then with TPE.
 
-    The Gaussian process runs in a separate process. The driver waits for a proposal only if trials
-    last so long that the wait does not matter; otherwise it takes one that was made ahead
-    (`Supply`). If there is none, batched TPE proposes. Beyond `MOST_TRIALS`, with several
-    objectives, and with constraints, batched TPE makes all proposals.
+    The Gaussian process models the whole space, conditions included, in a separate process. The
+    driver waits for its proposal only if trials last so long that the wait does not matter;
+    otherwise it takes one that was made ahead (`Supply`). If there is none, batched TPE proposes.
+    Batched TPE makes all proposals beyond `MOST_TRIALS` trials, with several objectives, and with
+    constraints.
 
     Parameters
     ----------
@@ -276,14 +284,14 @@ class AutoSampler(BatchedTPESampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Count ended trials, and the time they took."""
+        """Record that a trial has ended, for the mean time of trials and the next fit of TPE."""
         self._supply.ended(trial.number)
         super().after_trial(study, trial, state, values)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the whole space, or the parameters that batched TPE proposes together."""
+        """Return distributions: of the whole space, or of what batched TPE proposes if it does."""
         if not self._handed_over and _is_beyond(study, trial):
             self.close()
         # If some values of a trial are fixed, only batched TPE can propose the others.
@@ -294,7 +302,7 @@ class AutoSampler(BatchedTPESampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next proposal, of whichever model has one."""
+        """Return the values of the next trial by parameter: quasi-random, or of either model."""
         proposal = self._proposal(study, trial, search_space)
         # The trial starts when the driver has it.
         self._supply.begun(trial.number)
@@ -326,7 +334,7 @@ class AutoSampler(BatchedTPESampler):
     def _take(
         self, trial: FrozenTrial, trials: Sequence[FrozenTrial], finished: Finished
     ) -> Values | None:
-        """Take a proposal of the Gaussian process if one is ready; request more if few are left."""
+        """Return a proposal of the Gaussian process; None if none is ready or its process died."""
         running = [
             other.params
             for other in trials
@@ -346,7 +354,7 @@ class AutoSampler(BatchedTPESampler):
 
 
 def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
-    """True if a study is not, or no longer, suited to the Gaussian process."""
+    """Return True if a study has too many trials, several objectives, or constraints."""
     if trial.number >= MOST_TRIALS or len(study.directions) > 1:
         return True
     return any(other.constraints for other in study.get_trials(deepcopy=False))
@@ -355,11 +363,11 @@ def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
 def _finished(
     trials: Sequence[FrozenTrial], direction: StudyDirection
 ) -> list[tuple[Values, float]]:
-    """Parameters and loss of the ended trials; empty before the first is complete.
+    """Return parameters and loss of each ended trial; empty before the first is complete.
 
-    A pruned trial counts with its last value, but as no better than the median, since it was worse
-    than others at its rung. A failed one counts as the worst, which keeps proposals away from
-    regions where networks diverge.
+    A pruned trial has its last value, or the median of the complete trials if that is worse, since
+    it was worse than others at its rung. A failed trial has the worst loss of a complete one, which
+    keeps proposals away from regions where networks diverge.
     """
     sign = 1.0 if direction == StudyDirection.MINIMIZE else -1.0
     losses = {

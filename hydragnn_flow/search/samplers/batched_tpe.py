@@ -26,11 +26,11 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.search.records import PROMOTES, as_pruned, waits
 
 IN_FLIGHT_PER_BATCH = 32
-"""Number of trials in flight for each suggestion of a batch. Larger batches search worse, clearly
-so if they are as large as the number in flight."""
+"""Number of running trials for each suggestion of a batch: 320 give a batch of ten. Larger batches
+search worse, clearly so if they are as large as the number of running trials."""
 MOST_KERNELS = 256
-"""Largest number of trials in the density of those that are not good, whose kernels Optuna
-integrates one by one; of more, a sample is taken."""
+"""Largest number of trials in TPE's density of trials that are not good, whose kernels Optuna
+integrates one by one. Of more trials, a random sample of this size is taken."""
 NARROWEST = 30.0
 """Largest ratio of a parameter's range to the width of a kernel.
 
@@ -42,7 +42,7 @@ _Space = dict[str, BaseDistribution]
 
 
 class Density(_ParzenEstimator):
-    """Density of Optuna's TPE, with kernels that are not as narrow."""
+    """Density of Optuna's TPE with kernels at least a thirtieth of a parameter's range wide."""
 
     def _calculate_numerical_distributions(
         self,
@@ -62,7 +62,7 @@ class Density(_ParzenEstimator):
 
 
 class Liar(Density):
-    """Density of one suggestion that counts as a running trial: a kernel of the least width."""
+    """Density of a suggestion that counts as a running trial: the prior, and a narrow kernel."""
 
     @staticmethod
     def _widths(kernels: Any) -> NDArray[np.float64]:
@@ -71,22 +71,22 @@ class Liar(Density):
 
 
 class BatchedTPESampler(TPESampler):
-    """Optuna's TPE with one fit for a batch of suggestions.
+    """Optuna's TPE sampler with one fit for a batch of suggestions.
 
-    It is ``TPESampler(multivariate=True, group=True, constant_liar=True)``. One fit serves a batch,
-    each suggestion of which counts as a running trial for the next. A trial that waits for
-    promotion counts as pruned where it waits. The density of trials that are not good uses a sample
-    of 256 if there are more. Kernels have a larger least width than Optuna's; with Optuna's, a
-    batch of one suggests the same.
+    It is ``TPESampler(multivariate=True, group=True, constant_liar=True)`` with these differences:
+    One fit serves a batch, and each suggestion counts as a running trial for the next one of the
+    batch. A trial that waits for promotion counts as pruned at its rung. The density of trials that
+    are not good uses a sample of 256 if there are more. The least width of a kernel is larger than
+    Optuna's; with Optuna's width, a batch of one suggests the same as Optuna's sampler.
 
     Parameters
     ----------
     n_startup_trials
-        Number of ended trials before which suggestions are random.
+        Number of trials that have to end before suggestions are no longer random.
     n_ei_candidates
-        Number of candidates drawn for a suggestion.
+        Number of candidates drawn for each suggestion, of which the best is taken.
     batch_size
-        Number of suggestions per fit; by default one for every 32 trials in flight, at least one.
+        Number of suggestions per fit; by default one for every 32 running trials, at least one.
     seed
         Seed of the random numbers.
     """
@@ -127,19 +127,19 @@ class BatchedTPESampler(TPESampler):
         return vars(copy)
 
     def reseed_rng(self) -> None:
-        """Draw a new seed, for use in another thread."""
+        """Draw a new seed and drop the suggestions made ahead, for use in another thread."""
         super().reseed_rng()
         self._queue.clear()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> _Space:
-        """Return all parameters seen so far that have more than one value."""
+        """Return the distributions of ended trials' parameters that have more than one value."""
         self._refresh(study, trial)
         return {name: domain for group in self._groups for name, domain in group.items()}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: _Space
     ) -> dict[str, Any]:
-        """Take the next suggestion of the batch; fit a new batch if there is none."""
+        """Return the next suggestion of the batch by parameter; fit a new batch if none is left."""
         self._refresh(study, trial)
         chosen = self._next(search_space)
         if chosen is None:
@@ -155,7 +155,7 @@ class BatchedTPESampler(TPESampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Sample a parameter at random at the start, later one that no trial had had before."""
+        """Return a value of a parameter that `sample_relative` did not propose: at first random."""
         if self._starts:
             return self._random_sampler.sample_independent(
                 study, trial, param_name, param_distribution
@@ -174,7 +174,7 @@ class BatchedTPESampler(TPESampler):
         super().after_trial(study, trial, state, values)
 
     def _next(self, space: _Space) -> _Values | None:
-        """Take a suggestion that was made earlier, if it is for these parameters."""
+        """Return the next suggestion made ahead; None if none is left or has these parameters."""
         try:
             chosen = self._queue.pop()
         except IndexError:  # none is left, or another thread was faster
@@ -182,7 +182,7 @@ class BatchedTPESampler(TPESampler):
         return chosen if not chosen or chosen.keys() == space.keys() else None
 
     def _refresh(self, study: Study, trial: FrozenTrial) -> None:
-        """Read the study for a trial, unless suggestions are left that are not outdated."""
+        """Read the study anew for a trial if no suggestion is left, or those left are outdated."""
         if self._study != (of := (study._storage, study._study_id)):
             self._forget()
             self._study = of
@@ -192,7 +192,7 @@ class BatchedTPESampler(TPESampler):
             self._seen_for = trial.number
 
     def _look(self, study: Study, asked: FrozenTrial) -> None:
-        """Read the study: its trials, the groups of parameters that they have, those in flight."""
+        """Read the study's trials except ``asked``, group their parameters, set the batch size."""
         promotes = PROMOTES in study.user_attrs
         self._trials = [
             as_pruned(trial) if promotes and waits(trial) else trial
@@ -213,7 +213,7 @@ class BatchedTPESampler(TPESampler):
         self._ended, self._queue = 0, []
 
     def _fill(self, study: Study, space: Mapping[str, BaseDistribution]) -> list[_Values]:
-        """Draw a batch of suggestions, in Optuna's internal representation."""
+        """Return a batch of suggestions in Optuna's internal representation, the first one last."""
         ended = sum(trial.state != TrialState.RUNNING for trial in self._trials)
         if self._starts or not space:
             # With thousands in flight, ten more random ones do not matter.
@@ -236,7 +236,7 @@ class BatchedTPESampler(TPESampler):
     def _draw(
         self, study: Study, space: _Space, good: list[FrozenTrial], rest: list[FrozenTrial]
     ) -> list[_Values]:
-        """Draw values of one group of parameters for a batch."""
+        """Return a batch of values of one group of parameters, from densities of trials."""
         below = self._build_parzen_estimator(study, space, good, handle_below=True)
         above = self._build_parzen_estimator(study, space, rest, handle_below=False)
         each = self._n_ei_candidates

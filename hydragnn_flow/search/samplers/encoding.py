@@ -23,31 +23,34 @@ Bools = NDArray[np.bool_]
 Space = Mapping[str, Parameter]
 Values = dict[str, Any]
 Running = Sequence[Mapping[str, Any]]
-"""Parameters of trials whose loss is not known yet."""
+"""Parameters of each trial whose loss is not known yet, by dotted path."""
 Finished = Sequence[tuple[Mapping[str, Any], float]]
-"""Parameters and loss of trials."""
+"""Parameters by dotted path, and loss, of each ended trial."""
 _FROM_ABSENT = math.sqrt(0.5)
-"""Distance of a value from its absence; values at both ends of a range, and any two choices, are at
-distance 1 from each other."""
+"""Distance in the features of any value of a conditional parameter from its absence. Both ends of a
+range, and any two choices, are at distance 1 from each other."""
 
 
 class Branch(NamedTuple):
-    """Subspace in which the parameter of a column has one of its choices."""
+    """Subspace of the search space in which one parameter has one of its choices."""
 
     column: int
+    """Position of the parameter in the space."""
     unit: float
+    """Coordinate of the choice in the unit cube, 0 to 1."""
 
 
 class UnitCube:
-    """Space as points [n, n_parameters] of the unit cube.
+    """Encoding of a search space: trials are points [n_parameters] of the unit cube.
 
-    Each value of an integer or a choice owns an interval, and lies at its middle. A parameter that
-    does not exist in a trial is NaN.
+    Each value of an integer or a choice owns an interval, and lies at its middle. The coordinate of
+    a parameter that does not exist in a trial is NaN.
 
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path. A parameter comes after those that its condition
+        names.
     """
 
     def __init__(self, space: Space) -> None:
@@ -58,13 +61,13 @@ class UnitCube:
         self._column = {name: column for column, name in enumerate(space)}
         self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
         self.parameters = np.repeat(np.arange(len(space)), [self._width(name) for name in space])
-        """Index of the parameter of each feature [n_features]."""
+        """Position of the parameter that each feature encodes [n_features]."""
 
     def __len__(self) -> int:
         return len(self.domains)
 
     def branches(self) -> list[Branch]:
-        """List the branches: one for each value of every choice that a condition depends on."""
+        """Return the branches: one for each value of every choice that a condition names."""
         asked = {other for when in self._when.values() for other in when}
         return [
             Branch(self._column[name], (value + 0.5) / count)
@@ -74,7 +77,7 @@ class UnitCube:
         ]
 
     def encode(self, trials: Sequence[Mapping[str, Any]]) -> Floats:
-        """Encode trials as points [n, n_parameters]; absent parameters are NaN."""
+        """Encode the parameters of trials as points [n, n_parameters]; absent ones are NaN."""
         points = np.full((len(trials), len(self)), np.nan)
         for column, (name, domain) in enumerate(self.domains.items()):
             rows = [row for row, values in enumerate(trials) if name in values]
@@ -91,11 +94,11 @@ class UnitCube:
         }
 
     def features(self, points: Floats) -> Floats:
-        """Features of points for a Gaussian process [n, n_features].
+        """Return the features of points [n, n_parameters] for a Gaussian process: [n, n_features].
 
-        A number has one column, a choice one column for each value. A conditional number is a
-        point on a quarter of a circle, and its absence is the centre: all values have the same
-        distance from it (Hutter and Osborne, 2013, arXiv:1310.5738).
+        A number has one column, a choice one column for each value. A conditional number has two: a
+        point on a quarter of a circle. Its absence is the centre of the circle, from which all
+        values have the same distance (Hutter and Osborne, 2013, arXiv:1310.5738).
         """
         columns = []
         for name, units, count in zip(self.domains, points.T, self.choices.tolist(), strict=True):
@@ -114,12 +117,12 @@ class UnitCube:
         return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
     def snap(self, points: Floats) -> Floats:
-        """Move points to the nearest possible values; absent parameters become NaN.
+        """Return points moved to the nearest possible values; absent parameters become NaN.
 
         Parameters
         ----------
         points
-            Points [n, n_parameters] of the unit cube; parameters that may exist must not be NaN.
+            Points [n, n_parameters] of the unit cube; no parameter that may exist is NaN.
         """
         snapped = np.empty_like(points)
         for column, (name, axis) in enumerate(self._axes.items()):
@@ -149,12 +152,12 @@ class _Axis:
         self._width = (end - self._start) or 1.0  # for a range of one value
 
     def unit(self, numbers: Floats) -> Floats:
-        """Relative positions of numbers [n] in their range, 0 to 1."""
+        """Return the relative positions of numbers [n] in their range, 0 to 1."""
         placed: Floats = ((np.log(numbers) if self._log else numbers) - self._start) / self._width
         return placed
 
     def number(self, units: Floats) -> Floats:
-        """Numbers at relative positions [n] in their range."""
+        """Return the numbers at relative positions [n] in their range, rounded to the grid."""
         placed = self._start + self._width * units
         numbers = np.exp(placed) if self._log else placed
         if self._step:

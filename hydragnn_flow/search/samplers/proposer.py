@@ -1,7 +1,7 @@
 """Proposals of a Gaussian process: trials with the largest expected improvement.
 
-`python -m hydragnn_flow.search.samplers.proposer DRIVER_PID` runs it as a separate process.
-Requests and answers are single lines of JSON through pipes; it ends when the driver does.
+`python -m hydragnn_flow.search.samplers.proposer DRIVER_PID` proposes in a separate process, which
+ends when the driver does. Requests and answers are single lines of JSON through pipes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ _SMALLEST_VARIANCE = 1e-10
 class GaussianProcess:
     """Gaussian process with a Matérn 5/2 kernel and the most probable hyper-parameters.
 
-    The prior of a length is lognormal(0, 1), that of the variance lognormal(0, 0.5), that of the
-    noise lognormal(-4, 1). Lengths that grow with the number of dimensions (Hvarfner et al., ICML
-    2024, arXiv:2402.02229) made it too sure of choices that were hardly tried.
+    The hyper-parameters are a length for each parameter of the space, with the prior
+    lognormal(0, 1), the variance, lognormal(0, 0.5), and the noise, lognormal(-4, 1). Lengths that
+    grow with the number of dimensions (Hvarfner et al., ICML 2024, arXiv:2402.02229) made the model
+    too sure of choices that were hardly tried.
 
     Parameters
     ----------
     lengths
-        Index of the length of each feature [n_features]; features of one parameter share one.
+        Index of the length that scales each feature [n_features]; features of one parameter share
+        one.
     """
 
     def __init__(self, lengths: NDArray[np.intp]) -> None:
@@ -64,7 +66,7 @@ class GaussianProcess:
         self._weights = np.empty(0)
 
     def fit(self, points: Floats, values: Floats) -> None:
-        """Fit the hyper-parameters.
+        """Fit the hyper-parameters to known values, by maximising their posterior density.
 
         Parameters
         ----------
@@ -89,17 +91,17 @@ class GaussianProcess:
         self._logs = min(found, key=lambda result: float(result.fun)).x
 
     def condition(self, points: Floats, values: Floats, pending: Floats) -> None:
-        """Condition the process on values, and on points whose values are not known yet.
+        """Condition the process on known values, and on points whose values are not known yet.
 
-        The latter are assumed to have their expected values (the Kriging believer of Ginsbourger et
-        al., 2010), which keeps the mean and removes the variance around them.
+        Pending points are assumed to have their expected values (the Kriging believer of
+        Ginsbourger et al., 2010). That keeps the predicted mean and removes the variance there.
 
         Parameters
         ----------
         points, values
-            Features [n, n_features], and standardised values [n].
+            Features [n, n_features], and their known standardised values [n].
         pending
-            Features of points without a value [n_pending, n_features].
+            Features [n_pending, n_features] of points whose values are not known yet.
         """
         self._points = np.concatenate([points, pending])
         covariance = self._kernel(self._points, self._points)
@@ -110,7 +112,7 @@ class GaussianProcess:
         self._weights = known.T @ (known @ values)
 
     def believe(self, point: Floats) -> None:
-        """Add one more point [n_features] whose value is not known yet."""
+        """Add one more pending point [n_features], whose value is not known yet."""
         variance, noise = np.exp(self._logs[-2:])
         row = self._root @ self._kernel(self._points, point[None])[:, 0]
         rest = np.sqrt(max(variance + noise - row @ row, _SMALLEST_VARIANCE))
@@ -123,7 +125,7 @@ class GaussianProcess:
         self._points = np.concatenate([self._points, point[None]])
 
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation, without noise, [n] each, at points [n, n_features]."""
+        """Return mean [n] and standard deviation [n], without noise, at points [n, n_features]."""
         kernel = self._kernel(self._points, points)
         mean: Floats = self._weights @ kernel[: len(self._weights)]
         known = self._root @ kernel
@@ -137,7 +139,10 @@ class GaussianProcess:
         return kernel
 
     def _loss(self, logs: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
-        """Negative logarithm of the posterior density, and its gradient."""
+        """Return the negative logarithm of the posterior density and its gradient [n_logs].
+
+        ``logs`` are the logarithms of the lengths, the variance and the noise.
+        """
         scaled = points * np.exp(-logs[self._lengths])
         noise = np.exp(logs[-1])
         r = np.sqrt(5 * _squares(scaled, scaled))
@@ -162,37 +167,39 @@ class GaussianProcess:
 
 
 def _squares(first: Floats, second: Floats) -> Floats:
-    """Squared distances [n_first, n_second] between points."""
+    """Return squared distances [n_first, n_second] between points."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1) - 2 * (first @ second.T)
     distances: Floats = np.maximum(squares, 0.0)
     return distances
 
 
 _BEST = 10
-"""Number of best trials that are perturbed."""
+"""Number of best trials that are perturbed to find points to start from."""
 _CHILDREN = 32
-"""Number of perturbations of a point in a step of its improvement."""
+"""Number of perturbations of a point in each round of the search for the best point."""
 _STEPS = np.geomspace(0.1, 0.003, 8)
-"""Sizes of the perturbations in the steps of the improvement."""
+"""Standard deviation of the perturbations in each of these rounds, in units of a range."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
-"""Largest numbers of trials for the fit of the hyper-parameters, and in the process."""
+"""Largest number of trials for the fit of the hyper-parameters, and for predictions."""
 
 
 class Proposer:
-    """Proposes trials from finished and running ones.
+    """Gaussian-process model of the search that proposes trials from finished and running ones.
 
     A proposal has the largest expected improvement over the smallest expected loss of a known
-    trial, so a branch with nothing left to gain is abandoned. Running trials count with their
-    expected loss (the Kriging believer of Ginsbourger et al., 2010).
+    trial, so a branch of the space (one choice of a parameter) with nothing left to gain is
+    abandoned. Running trials count with their expected loss (the Kriging believer of Ginsbourger et
+    al., 2010).
 
     The model contains every parameter, whether or not it exists in a trial: an absent parameter has
-    the same distance from all its values. A branch that has hardly been tried thus depends on its
-    own trials, and is as uncertain in its middle as in its corners.
+    the same distance from all its values. So predictions in a branch that has hardly been tried
+    depend on its own trials, and are as uncertain in its middle as in its corners.
 
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path. A parameter comes after those that its condition
+        names.
     """
 
     def __init__(self, space: Space) -> None:
@@ -201,17 +208,17 @@ class Proposer:
         self._branches = self._cube.branches()
         self._fitted = self._proposed = 0
         self.fits = 0
-        """Number of fits of the hyper-parameters."""
+        """Number of times that the hyper-parameters were fitted."""
 
     def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
-        """Propose the next trials, each as if the previous ones were running.
+        """Return parameters of the next trials, each as if those before it were running.
 
         Parameters
         ----------
         finished
-            Parameters and loss of trials, at least one.
+            Parameters and loss of each ended trial, at least one.
         running
-            Parameters of trials whose loss is not known yet.
+            Parameters of each trial whose loss is not known yet.
         count
             Number of trials to propose.
         seed
@@ -241,11 +248,11 @@ class Proposer:
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
     def _branch(self) -> Branch | None:
-        """Choose the branch of the next trial; None for any.
+        """Choose the branch in which the next trial must lie; None if it may lie anywhere.
 
-        Every fourth proposal is for a branch of the space: one in which good trials are rare looks
-        poor until it has been tried often. It counts proposals, not trials, since trials that end
-        together would always get the same turns.
+        Every fourth proposal is for one of the branches in turn, because a branch in which good
+        trials are rare looks poor until it has been tried often. Proposals are counted, not trials,
+        since trials that end together would always get the same turns.
         """
         turn, rest = divmod(self._proposed, 4)
         self._proposed += 1
@@ -256,7 +263,10 @@ class Proposer:
     def _start(
         self, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats | None:
-        """Quasi-random point of a branch with too few trials; None for any other branch."""
+        """Return a quasi-random point [n_parameters] of a branch with fewer than eight trials.
+
+        None if the branch has more trials, or ``branch`` is None.
+        """
         # The process is most uncertain in corners, and a branch tried only there looks poor.
         if branch is None or np.count_nonzero(_inside(taken, branch)) >= 8:
             return None
@@ -269,7 +279,7 @@ class Proposer:
     ) -> Floats:
         """Find the point [n_parameters] with the largest expected improvement that is not taken.
 
-        ``known`` points have a loss, and are sorted by it; they are also the first in ``taken``.
+        ``known`` points have a loss, and are sorted by it. ``taken`` points begin with these.
         """
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
@@ -300,7 +310,7 @@ class Proposer:
         random: np.random.Generator,
         branch: Branch | None,
     ) -> Floats:
-        """Make a point near each parent: some numbers moved by ``step``, some choices redrawn."""
+        """Return a point near each parent, with some numbers moved by ``step``, choices redrawn."""
         shape = parents.shape
         existing = np.where(np.isnan(parents), random.random(shape), parents)
         moved = existing + step * random.standard_normal(shape)
@@ -318,14 +328,17 @@ class Proposer:
         return self._cube.snap(points)
 
     def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
-        """Logarithm of the expected improvement over the smallest loss."""
+        """Return the logarithm of each point's expected improvement over ``least`` [n].
+
+        It is minus infinity outside the branch.
+        """
         mean, deviation = self._process.predict(self._cube.features(points))
         gain = np.log(deviation) + log_gain((least - mean) / deviation)
         return np.where(_inside(points, branch), gain, -np.inf)
 
 
 def log_gain(z: Floats) -> Floats:
-    """Logarithm of the mean of max(z - x, 0) for standard normal x.
+    """Return the logarithm of the mean of max(z - x, 0) for standard normal x, at each z [n].
 
     It stays exact where the mean itself would underflow.
     """
@@ -350,14 +363,14 @@ def _first_new(points: Floats, taken: Floats) -> Floats | None:
 
 
 def _inside(points: Floats, branch: Branch | None) -> Bools:
-    """Mask of the points in a branch; its parameter may itself be conditional."""
+    """Return a mask [n] of the points [n, n_parameters] that lie in a branch; all without one."""
     if branch is None:
         return np.ones(len(points), dtype=bool)
     return np.isclose(points[:, branch.column], branch.unit)
 
 
 def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
-    """Rows of at most ``most`` trials: half of them the best, half drawn from the rest."""
+    """Return positions of at most ``most`` trials: half the best ones, half drawn from the rest."""
     order = np.argsort(losses, kind="stable")
     if len(losses) <= most:
         return np.arange(len(losses))
@@ -366,9 +379,9 @@ def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
 
 
 def _standardised(losses: Floats) -> Floats:
-    """Transform losses to be nearly normal, with mean 0 and standard deviation 1.
+    """Transform losses [n] to be nearly normal, with mean 0 and standard deviation 1.
 
-    Most losses have a long tail of poor ones, which would otherwise dominate the model.
+    Losses usually have a long tail of poor ones, which would otherwise dominate the model.
     """
     for warp in (False, True):
         if warp and len(losses) >= 8:
@@ -379,7 +392,7 @@ def _standardised(losses: Floats) -> Floats:
 
 
 def _serve() -> None:
-    """Read the space, then answer requests until the driver closes the pipe."""
+    """Read the space from standard input, then answer requests until the driver closes the pipe."""
     end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and its other children have precedence
     send = keep_stdout()
