@@ -19,7 +19,7 @@ from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.origins import JOURNAL, check_earlier
-from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
+from hydragnn_flow.ensemble.summary import FOLDER, SELECTION, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
@@ -77,7 +77,19 @@ class RunDirectory:
     @property
     def has_members(self) -> bool:
         """True if the members of the ensemble are chosen."""
-        return self.ensemble.exists()
+        return self.ensemble.exists() and not self.has_stray_members
+
+    @property
+    def has_stray_members(self) -> bool:
+        """True if members cannot be continued: chosen before the search ended, or choice lost."""
+        if not self.ensemble.exists():
+            return any(result.kind == "member" for result in self.results())
+        if self.summary.exists():
+            return False
+        try:  # an older version began members while the last trials ran
+            return bool(read_json(self.ensemble / SELECTION).get("early"))
+        except InputError:
+            return False
 
     def warm_start(self) -> tuple[Path, ...]:
         """Return the paths of earlier searches whose trials the study started with."""
@@ -139,6 +151,7 @@ class RunDirectory:
             run.
         """
         if before := self._before(config):
+            before = _with_defaults(before, ObjectiveConfig)
             self._check_same(before, config, {"search.trials", "search.warm_start"})
 
     def _before(self, config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
@@ -224,6 +237,7 @@ class RunDirectory:
         Path
             New path of the ensemble's folder.
         """
+        self.ensemble.mkdir(exist_ok=True)
         results = list(self.results())
         members = [result for result in results if result.kind == "member"]
         if members:
@@ -445,14 +459,13 @@ def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
     return values
 
 
-def _with_defaults(recorded: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(
+    recorded: dict[str, Any], kind: type[RunConfig | ObjectiveConfig] = RunConfig
+) -> dict[str, Any]:
     """Return a recorded configuration with the defaults of keys that it does not have."""
     try:
-        return _resolved(
-            RunConfig.model_validate(
-                {key: recorded[key] for key in RunConfig.model_fields if key in recorded}
-            )
-        )
+        known = {key: recorded[key] for key in kind.model_fields if key in recorded}
+        return _resolved(kind.model_validate(known))
     except ValueError:  # this version cannot read the configuration, so it differs
         return recorded
 

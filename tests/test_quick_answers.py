@@ -95,7 +95,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "good.yaml", "--site", "frontier"], "--account"),
     (
         ["run", "good.yaml", "--site", "site.yaml"],
-        "site.yaml: nodes: 5 is not a multiple",
+        "multiple of `blocks`",
     ),
     (["run", "good.yaml", "--site", "local", "-N", "2"], "`nodes`"),
     (["site", "show", "frontire"], "frontire"),

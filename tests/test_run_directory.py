@@ -4,6 +4,7 @@ import copy
 import json
 import stat
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from hydragnn_flow.config import RunConfig, load_config
 from hydragnn_flow.config.network import write_network
+from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
@@ -296,3 +298,43 @@ def test_more_trials_set_the_ensemble_aside(directory):
     directory.check(more)
     directory.ensemble.mkdir()
     assert directory.set_ensemble_aside() != aside
+
+
+def test_members_whose_choice_no_longer_counts_are_set_aside(directory):
+    """Those that an older version began early, and those whose folder was deleted."""
+    member = replace(result(3), kind="member")
+    directory.record([result(3), member])
+    assert directory.has_stray_members and not directory.has_members
+    directory.ensemble.mkdir()
+    assert directory.has_members
+    choice = directory.ensemble / "selection.json"
+    choice.write_text(json.dumps({"version": 3, "chosen": [], "early": [[3, 0, 3]]}))
+    assert directory.has_stray_members and not directory.has_members
+    directory.check(configured(ensemble={"epochs": 50}))
+    aside = directory.set_ensemble_aside()
+    assert list(directory.results()) == [result(3)]
+    assert not directory.has_stray_members
+    assert (aside / "segments.jsonl").exists()
+
+
+FAILURES = {"diverged": "record", "lost": "retry"}
+
+
+@pytest.mark.parametrize("memory", ["resize", "record"])
+def test_defaults_of_keys_that_are_gone_differ_in_nothing(tmp_path, memory):
+    """As an older version recorded them: `record` where sizes are searched."""
+    space = {"width": {"int": [1, 9]}}
+    values = {"name": "f", "search": {"objective": "math:sin", "epochs": 9, "trials": 9, "space": space}}
+    for config in (CONFIG, ObjectiveConfig.model_validate(values)):
+        directory = RunDirectory(tmp_path / config.name)
+        directory.record_start(config)
+        directory.journal.touch()
+        file = directory.path / "run.yaml"
+        values = yaml.safe_load(file.read_text())
+        values["search"] |= {"failures": {**FAILURES, "out_of_memory": memory}, "brackets": None}
+        file.write_text(yaml.safe_dump(values))
+        check = directory.check if config is CONFIG else directory.check_objective
+        check(config)
+        values["search"]["failures"]["lost"] = "record"
+        file.write_text(yaml.safe_dump(values))
+        assert "failures" in refusal(partial(check, config))

@@ -61,6 +61,8 @@ class CostFiles:
         if run_directory is not None:
             self._paths.append(run_directory / FILE)
         self._failed: set[Path] = set()
+        # Observations that a file already has: written before, or read from another file.
+        self._known: dict[Path, list[Experience]] = {}
 
     def read(self) -> list[Experience]:
         """Read the measurements in files that fit this site; tell the user of any others."""
@@ -72,18 +74,25 @@ class CostFiles:
             elif found:
                 told = "%s: %s; it is ignored, and costs are learned anew"
                 tell(_logger, told, path, found)
+        self._known = dict.fromkeys(self._paths, read)
         return read
 
     def write(self, experience: Experience) -> None:
-        """Add measurements to the files; tell the user once of a file that cannot be written."""
+        """Add measurements to the files; tell the user once of a file that cannot be written.
+
+        Observations of other campaigns are older than these, and newer than all others there.
+        """
         for path in self._paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with _alone(path):
                     kept, there = experience, self._found(path)
                     if isinstance(there, Experience):
-                        kept = experience.after(there)
+                        for known in self._known.get(path, ()):
+                            kept = kept.without(known)
+                        kept = kept.after(there)
                     write_json(path, {"version": VERSION, **self._key, **asdict(kept)})
+                self._known[path] = [experience]
             except (OSError, Held) as error:
                 if path not in self._failed:
                     tell(

@@ -124,6 +124,9 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
         if directory.is_extended(config):
             aside = directory.set_ensemble_aside()
             tell(_logger, "more trials are asked for; the ensemble of fewer is now %s", aside)
+        elif directory.has_stray_members:
+            aside = directory.set_ensemble_aside()
+            tell(_logger, "%s holds members whose choice no longer counts; all begin anew", aside)
         directory.record_start(config)
         try:
             with answering(directory.path):

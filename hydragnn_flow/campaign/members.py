@@ -117,11 +117,6 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
         fits = content["version"] in _READ and content["strategy"] == config.strategy
     except (InputError, KeyError, TypeError):
         return None
-    if content.get("early"):
-        raise InputError(
-            f"{file}: has members that began early, which this version cannot continue; delete "
-            f"{file.parent} to train all members again"
-        )
     finished = {record.number for record in records if record.state in ("complete", "pruned")}
     known = finished.issuperset(choice.trial for choice in (*chosen, *reserve))
     if fits and known and len(chosen) == config.size:

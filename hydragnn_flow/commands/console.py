@@ -106,7 +106,7 @@ def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
 
     if title:
         say(title)
-    console.print(terminal(pd.DataFrame(list(rows)).fillna("")))
+    console.print(terminal(pd.DataFrame(list(rows)).astype(object).fillna("")))
 
 
 def _existing(run_dir: Path) -> Path:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -44,9 +44,9 @@ class Section(BaseModel):
 
     unused: ClassVar[Mapping[str, str]] = {}
     """Keys that are accepted but change nothing, and the reason."""
-    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    """Keys of earlier versions of the package: their default, which is still accepted, and what to
-    write instead."""
+    removed: ClassVar[Mapping[str, tuple[Sequence[Any], str]]] = {}
+    """Keys of earlier versions of the package: values that are still accepted, as null is, and what
+    to write instead of others."""
 
     @model_validator(mode="before")
     @classmethod
@@ -67,8 +67,8 @@ def check_keys(section: type[Section], values: Any) -> Any:
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
         for key in values.keys() & section.removed.keys():
-            default, instead = section.removed[key]
-            if values[key] not in (None, default):
+            accepted, instead = section.removed[key]
+            if values[key] not in (None, *accepted):
                 raise ValueError(f"{key} is no longer a key; {instead}")
         values = {key: value for key, value in values.items() if key not in section.removed}
         for key, value in values.items():

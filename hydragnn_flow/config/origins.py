@@ -106,7 +106,7 @@ class StartConfig(Section):
     """Parameters that are not trained: ``encoder`` (embedding and message-passing layers), or a
     list of parameters or modules, such as ``encoder.layers.layers.0``."""
 
-    removed: ClassVar = {"member": (None, "name the folder of the member in path")}
+    removed: ClassVar = {"member": ((), "name the folder of the member in path")}
 
     @model_validator(mode="before")
     @classmethod

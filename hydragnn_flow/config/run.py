@@ -167,7 +167,7 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     calibrating split needs at least ``coverage / (1 - coverage)`` structures."""
 
-    removed: ClassVar = {"budget": (None, "write epochs, each as long as a trial's")}
+    removed: ClassVar = {"budget": ((), "write epochs, each as long as a trial's")}
 
 
 # Paths whose values decide whether a network can be trained fused.

@@ -62,7 +62,7 @@ class TrainingBudget(Section):
     Results depend on the machine and its load."""
 
     removed: ClassVar = {
-        "epochs": (None, "write Training.num_epoch in the network instead of the budget")
+        "epochs": ((), "write Training.num_epoch in the network instead of the budget")
     }
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class Patience(Section):
     """Epochs without a smaller criterion before a trial stops. It is ``val_loss`` if that is the
     first objective."""
 
-    removed: ClassVar = {"min_delta": (0.0, "any decrease is an improvement; remove it")}
+    removed: ClassVar = {"min_delta": ((0.0,), "any decrease is an improvement; remove it")}
 
 
 class LearningCurve(Section):
@@ -153,9 +153,12 @@ class SearchConfig(Section):
     """Search space: dotted path into ``NeuralNetwork`` → domain."""
 
     removed: ClassVar = {
-        "brackets": (None, "there are as many as rungs; remove it"),
+        "brackets": ((), "there are as many as rungs; remove it"),
         "failures": (
-            {"diverged": "record", "out_of_memory": "resize", "lost": "retry"},
+            [
+                {"diverged": "record", "out_of_memory": memory, "lost": "retry"}
+                for memory in ("resize", "record")  # the other where sizes are searched
+            ],
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
     }
@@ -220,6 +223,10 @@ class SearchConfig(Section):
     def _one_rule(self) -> SearchConfig:
         if not isinstance(self.sampler, str):
             build_sampler(self.sampler, self.space, seed=0)
+            if self.sampler.get("type") == "CmaEsSampler" and self.constraints:
+                raise ValueError(
+                    "sampler: CmaEsSampler ignores constraints; write batched_tpe, or remove them"
+                )
         if self.pruner is not None and self.rungs != "stopping":
             raise ValueError(
                 f"pruner judges at the rungs instead of the rule, but rungs is {self.rungs!r}; "

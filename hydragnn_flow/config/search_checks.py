@@ -15,6 +15,7 @@ from hydragnn_flow.config.network import (
     Optimizer,
     Sharding,
     Training,
+    unused_keys,
 )
 from hydragnn_flow.config.search import CRITERION, LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
@@ -139,6 +140,11 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
 
 
 def _check_may_vary(name: str) -> None:
+    nested: Any = 0
+    for key in reversed(name.split(".")):
+        nested = {key: nested}
+    if name in unused_keys(nested):
+        raise ValueError(f"search.space.{name}: changes nothing here; remove it")
     section, _, key = name.rpartition(".")
     if section.partition(".")[0] not in NetworkConfig.model_fields:
         home = next((home for home, model in _SECTIONS.items() if key in model.model_fields), None)

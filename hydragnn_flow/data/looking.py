@@ -22,7 +22,7 @@ from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.arrays import shaped
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
 from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.csv_tables import read_table
+from hydragnn_flow.data.sources.csv_tables import rows_of
 from hydragnn_flow.data.sources.file_names import (
     FilesSection,
     files_by_role,
@@ -175,7 +175,10 @@ def _column(table: Path) -> tuple[str, bool] | None:
 
     With it comes True if the cells are paths, False if they are CIF text.
     """
-    rows = read_table(table, as_text=True)[:20]
+    try:
+        rows = [row for _, row in islice(rows_of(table), 20)]
+    except InputError:  # a table of something else
+        return None
     for name in rows[0] if rows else ():
         cells = [row[name] or "" for row in rows]
         if name and all("_cell_length_a" in cell for cell in cells):

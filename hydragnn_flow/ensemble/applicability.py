@@ -359,7 +359,10 @@ class _Quantity:
             which, value = "", math.exp(found) if self.logarithmic else found
             if self.measured is not None and one is not None and usual is not None:
                 which, value = self.measured(one, usual, graph)
+            # In proportion, because the words may be about another measure of the same part.
             limit = value * math.exp(end - found) if self.logarithmic else end
+            if self.logarithmic and math.isinf(found):
+                limit = math.exp(end)
             side, word = ("below", self.below) if found < end else ("above", self.above)
             yield (
                 graph,

@@ -178,6 +178,12 @@ class Options(Section):
             if getattr(filled, name) is None:
                 flag = f"--{name}, or " if name in _FLAGS else ""
                 raise InputError(f"site {site}: needs `{name}`; give {flag}{name} in a site.yaml")
+        nodes, blocks = filled.nodes or 1, filled.blocks or 1
+        if nodes % blocks:  # before the site divides them
+            raise InputError(
+                f"site {site}: `nodes` {nodes} is not a multiple of `blocks` {blocks}; give "
+                f"{nodes - nodes % blocks or blocks} nodes or other blocks"
+            )
         return filled
 
 
@@ -487,7 +493,7 @@ def _contradictions(site: Site, key: str) -> Iterator[str]:
     if have is not None and need > have:
         yield (
             f"node.cores_per_gcd: {gcds} GCDs of {node.cores_per_gcd} cores need {need}, and a "
-            f"node has {have}; give fewer"
+            f"node has {have}; give fewer cores or GCDs"
         )
     if node.cores and len(node.cores) != gcds:
         yield f"node.cores: {len(node.cores)} groups for {gcds} GCDs; give one each"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -209,6 +209,16 @@ class Experience:
             min(self.process_gib, earlier.process_gib),
             _joined(earlier.packs, self.packs),
             earlier.rest_watts if self.rest_watts is None else self.rest_watts,
+        )
+
+    def without(self, earlier: Experience) -> Experience:
+        """Return the observations that ``earlier`` does not contain."""
+        return replace(
+            self,
+            segments=_less(self.segments, earlier.segments),
+            memory=_less(self.memory, earlier.memory),
+            repeats=[one for one in self.repeats if one not in earlier.repeats],
+            packs=_less(self.packs, earlier.packs),
         )
 
 
@@ -485,6 +495,13 @@ def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str,
     seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
     _put_before(seen, earlier)
     return {kind: list(several) for kind, several in seen.items()}
+
+
+def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:
+    return {
+        kind: [one for one in several if one not in earlier.get(kind, ())]
+        for kind, several in seen.items()
+    }
 
 
 def _net_bytes(work: Work) -> float:

@@ -72,10 +72,8 @@ class Stage:
 
     def __str__(self) -> str:
         if self.phase == "search":
-            early = len(self.begun | {*self.trained})
             ended = sum(trial.state != "running" for trial in self.trials)
-            told = f"search: {ended:,} of {self.planned_trials or '?'} trials have ended"
-            return told + (f"; {early} members began early" if early else "")
+            return f"search: {ended:,} of {self.planned_trials or '?'} trials have ended"
         if self.phase == "members":
             training = len(self.begun - {*self.trained, *self.failed})
             failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -96,7 +94,6 @@ def stage_of(run_directory: Path) -> Stage:
     directory.check_study((trial.number for trial in trials), numbers)
     size = _integer(values, "ensemble", "size")
     ends = {r.number: r.status for r in results if r.kind == "member"}
-    # Of one that began early and was not chosen nothing is left.
     folder = directory.ensemble / "members"
     trained = sorted(k for k, end in ends.items() if end == "ok" and (folder / str(k)).exists())
     failed = sorted(member.member for member in failed_members(directory.ensemble))

@@ -421,7 +421,8 @@ def rehearse(config: SearchConfig) -> None:
         for limit in config.constraints:
             trial.set_constraint(limit, float(number % 3 - 1))
         value = float(number)
-        if number % 5 == 4 and config.rungs != "none":
+        prunes = config.rungs != "none" or config.patience or config.learning_curve
+        if number % 5 == 4 and prunes:
             # As Search does it, for several objectives too.
             study._storage.set_trial_intermediate_value(trial._trial_id, 1, value)
             values = [value] if objectives == 1 else None

@@ -113,7 +113,10 @@ def simulate(
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
         run = None if recorded is None else RecordedRun(Path(recorded))
-        watts = simulated_watts(config, site, measured_power(CostFiles(site).read()))
+        power = measured_power(CostFiles(site).read())
+        watts = run.gcd_watts if run is not None else None
+        if watts is None:
+            watts = simulated_watts(config, site, power)
         if run is not None:
             config = config.model_copy(update={"search": run.searched(config.search)})
             # Recorded times include noise.

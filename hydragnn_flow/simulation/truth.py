@@ -304,6 +304,13 @@ class RecordedRun:
         for result in self.results:
             self._of[result.kind, result.number].append(result)
 
+    @property
+    def gcd_watts(self) -> float | None:
+        """Mean power of a GCD that trained [W]; None if no energy was counted."""
+        counted = [result for result in self.results if result.joules is not None]
+        seconds = sum(r.seconds * len(r.gcds) / max(1.0, r.together) for r in counted)
+        return sum(r.joules or 0.0 for r in counted) / seconds if seconds else None
+
     def searched(self, search: SearchConfig) -> SearchConfig:
         """Return a search that enqueues the recorded trials' parameters in their order."""
         enqueued = tuple(

@@ -225,3 +225,21 @@ def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     context.directory.segments.unlink()
     other = replace(campaign(), cost_files=CostFiles(SITE))
     assert seconds(other.estimator.costs) == pytest.approx(learned, rel=0.02)
+
+
+def numbered(numbers):
+    several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
+    return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
+
+
+def test_what_was_read_at_first_does_not_count_as_new(tmp_path):
+    """What another process has measured since stays, and takes the place of that."""
+    CostFiles(SITE).write(numbered(range(16)))
+    mine = CostFiles(SITE, tmp_path)
+    (read,) = mine.read()
+    CostFiles(SITE).write(numbered(range(20, 36)))
+    mine.write(read)
+    assert CostFiles(SITE).read() == [numbered(range(20, 36))]
+    mine.write(numbered(range(40, 42)).after(read))
+    expected = numbered(range(40, 42)).after(numbered(range(20, 36)))
+    assert CostFiles(SITE).read() == [expected]

@@ -5,10 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from data_set_cases import CUTOFF, FAR, PLAIN, alloys, one_of, shifted, two_level_store, two_levels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from torch_geometric.data import Data
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
@@ -190,3 +192,33 @@ def test_a_missing_file_is_named_with_its_place(tmp_path):
     config = DataConfig.model_validate({**values, "path": tmp_path})
     with pytest.raises(InputError, match=r"nowhere\.extxyz \(data\.sources\.1\.train\)"):
         config.check_files()
+
+
+def saved_graphs(file, key="z", count=40, **own):
+    """A file of PyG graphs with atomic numbers under a key, and one label."""
+    numbers = torch.tensor([29.0, 29.0])[:, None] if key == "x" else torch.tensor([29, 29])
+    every = {"w": torch.ones(1), "graph_attr": torch.ones(1, 2), "pos": torch.rand(2, 3), **own}
+    file.parent.mkdir(exist_ok=True)
+    torch.save([Data(**{key: numbers}, **every) for _ in range(count)], file)
+
+
+def of_files(folder):
+    targets = {"gap": {"key": "w", "unit": "eV", "level": "graph"}}
+    every = {"format": "pyg", "targets": targets, "split": {"val": 0.2, "test": 0.2}}
+    sources = [{"name": name, "train": name, **every} for name in ("a", "b")]
+    return DataConfig.model_validate({"path": folder, "sources": sources})
+
+
+def test_a_graph_of_other_features_is_refused_in_whatever_task_it_is(tmp_path):
+    saved_graphs(tmp_path / "a" / "1.pt")
+    saved_graphs(tmp_path / "a" / "2.pt", key="x", count=20)
+    saved_graphs(tmp_path / "b" / "1.pt")
+    with pytest.raises(InputError, match="node features"):
+        prepare_store(of_files(tmp_path), CUTOFF, None, 0, tmp_path / "store")
+
+
+def test_keys_may_be_in_any_order_and_a_branch_of_the_file_is_not_ours(tmp_path):
+    saved_graphs(tmp_path / "a" / "1.pt", dataset_name=torch.tensor([[7]]))
+    saved_graphs(tmp_path / "b" / "1.pt")
+    store = prepare_store(of_files(tmp_path), CUTOFF, None, 0, tmp_path / "store")
+    assert store.manifest.branches == [0, 1]

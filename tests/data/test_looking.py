@@ -19,8 +19,7 @@ from source_cases import (
 
 from hydragnn_flow.config.sources import TargetConfig, good_names
 from hydragnn_flow.data import atoms_to_graph, write_store
-from hydragnn_flow.data import looking as look
-from hydragnn_flow.data.looking import find_labels
+from hydragnn_flow.data.looking import find_labels, look
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError

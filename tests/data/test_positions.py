@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.neighbours import near_origin
+from hydragnn_flow.data.neighbours import Neighbours, near_origin
 from hydragnn_flow.data.sources.base import ReadyGraph
 from hydragnn_flow.data.sources.pyg import graph_of, tensors
+from hydragnn_flow.data.sources.structures import Found, Nodes
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 5.0
@@ -129,3 +130,11 @@ def test_what_single_precision_does_not_resolve_is_refused():
     data.edge_index = data.edge_index[:, :0]
     record = graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
     assert isinstance(record, ReadyGraph) and record.has_own_edges(CUTOFF, None)
+
+
+def test_a_cell_counts_only_where_atoms_are_periodic():
+    atoms = ase.Atoms("Cu2", [[0, 0, 0], [0, 0, -2.0]], cell=[10, 10, 10])
+    edges = Neighbours(np.array([0, 1]), np.array([1, 0]), np.zeros((2, 3)), np.array([2.0, 2.0]))
+    nodes = Nodes(np.ones((2, 1)), ["f"], edges)
+    graph = Found(atoms, {}, nodes=nodes).record({}, "a", 0).graph(5.0, None)
+    assert not graph.pbc.any() and not graph.edge_shifts.any()

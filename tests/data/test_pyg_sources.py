@@ -168,6 +168,7 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
         ({"x": torch.ones(2, 0)}, "'x' has the shape [2, 0]"),
         ({"y": torch.full((1, 2), torch.inf)}, "NaN or infinity in its label 'gap'"),
         ({"y": torch.ones(1, 3)}, "label 'gap' of shape [3]"),
+        ({"y": torch.tensor([[1 + 2j, 1]])}, "complex"),
         ({"forces": torch.ones(3, 3)}, "label 'forces' of shape [3, 3]"),
         ({"pos": torch.ones(2, 4)}, "pos is not"),
         ({"pos": torch.ones(0, 3)}, "no nodes"),

@@ -1,5 +1,7 @@
 """Derived values against what their definitions say, and from the training split alone."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch_geometric.data import Batch
 from torch_geometric.utils import degree
 
 from hydragnn_flow.data import write_store
+from hydragnn_flow.data.store.statistics import _EnergyFit
 
 ENERGIES = {1: -2.6, 6: 7.1, 29: 0.3, 79: -1.7}
 
@@ -95,3 +98,11 @@ def test_without_targets(graphs, tmp_path):
     found = statistics(tmp_path, graphs)
     assert (found.element_energies, found.energy_per_atom_std, found.forces_rms) == ({}, 1.0, None)
     assert found.targets == {}
+
+
+def test_what_a_task_records_of_energies_does_not_grow_with_its_graphs():
+    fit = _EnergyFit()
+    for seed in range(20):
+        numbers = np.random.default_rng(seed).integers(1, 90, 800)
+        fit.update(numbers, np.full(100, 8), np.ones(100))
+    assert len(pickle.dumps(fit)) < 100_000

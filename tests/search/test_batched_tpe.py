@@ -260,6 +260,25 @@ def test_several_objectives():
     assert np.mean(ours) < 0.8 * np.mean([front(RandomSampler(seed=seed)) for seed in seeds])
 
 
+@pytest.mark.parametrize("promotes", [False, True])
+@pytest.mark.parametrize("objectives", [2, 3])
+def test_several_objectives_of_trials_that_rungs_stop(objectives, promotes):
+    """Trials that stopped, or wait, were measured for less long and count as not good."""
+    sampler = BatchedTPESampler(n_startup_trials=5, seed=0)
+    study = optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
+    if promotes:
+        study.set_user_attr(PROMOTES, True)
+    for number in range(40):
+        trial = study.ask()
+        parameters = suggest(trial)
+        if number % 3:
+            trial.set_user_attr(PASSED, 1)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, [loss(parameters)] * objectives)
+    assert len(study.best_trials) >= 1
+
+
 @pytest.mark.filterwarnings("ignore:PartialFixedSampler")
 def test_enqueued_and_fixed_parameters():
     sampler = BatchedTPESampler(batch_size=3, n_startup_trials=5, seed=0)

@@ -29,9 +29,9 @@ class Sharding(Section):
     with ``HYBRID_SHARD`` and ``HYBRID_SHARD_ZERO2``."""
 
     removed: ClassVar = {
-        "prefetch": ("backward_pre", "layers are always gathered ahead; remove it"),
-        "reshard_after_forward": (None, "write the strategy that does so, or remove it"),
-        "limit_all_gathers": (True, "fully_shard always limits them; remove it"),
+        "prefetch": (("backward_pre",), "layers are always gathered ahead; remove it"),
+        "reshard_after_forward": ((), "write the strategy that does so, or remove it"),
+        "limit_all_gathers": ((True,), "fully_shard always limits them; remove it"),
     }
 
     @model_validator(mode="after")
@@ -88,8 +88,8 @@ class DDP(Section):
     """``bf16`` exchanges gradients rounded to bfloat16, in half the bytes."""
 
     removed: ClassVar = {
-        "gradient_as_bucket_view": (True, "gradients are always stored once; remove it"),
-        "static_graph": (False, "the same parameters are used in every step; remove it"),
+        "gradient_as_bucket_view": ((True,), "gradients are always stored once; remove it"),
+        "static_graph": ((False,), "the same parameters are used in every step; remove it"),
     }
 
 
@@ -262,7 +262,7 @@ class Training(Section):
     the encoder."""
 
     unused = IGNORED["Training"]
-    removed: ClassVar = {"huber_delta": (0.1, "write loss_function_type smooth_l1")}
+    removed: ClassVar = {"huber_delta": ((0.1,), "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
         """Return the same training for steps of several batches, with a suitable learning rate.

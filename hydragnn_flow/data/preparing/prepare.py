@@ -394,7 +394,8 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
         "node features": lambda record: ", ".join(record["node_features"]),
         "encodings pe": lambda record: "computed" if record["encoded"] else "their own",
         "keys": lambda record: ", ".join(
-            f"{name} {key.dtype} {list(key.shape)}" for name, key in record["content"].keys.items()
+            f"{name} {key.dtype} {list(key.shape)}"
+            for name, key in sorted(record["content"].keys.items())
         ),
     }
     for what, words in described.items():

@@ -259,6 +259,8 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     TypeError, ValueError
         If the value does not consist of numbers.
     """
+    if np.iscomplexobj(value):
+        raise TypeError("complex numbers are no label; convert them")
     array = np.asarray(value, dtype=np.float64)
     if level is None:
         of_atoms = array.ndim > 1 and (len(array) == n_atoms or array.shape != (3, 3))

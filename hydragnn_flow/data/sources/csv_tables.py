@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ from hydragnn_flow.data.sources.structures import (
     readable,
 )
 from hydragnn_flow.errors import InputError
+
+# The CIF of a large cell is longer than the 128 kB that a cell may have by default.
+csv.field_size_limit(2**31 - 1)
 
 
 class CsvSource(StructuresSection):
@@ -47,27 +52,28 @@ class CsvTables(StructureSource[CsvSource]):
     def files(self) -> list[Path]:
         """Return the tables, and the files that they name."""
         tables = super().files()
-        return [*tables, *(path for table in tables for path in self._paths(table) if path)]
+        named = (self._path(row, table) for table in tables for _, row in rows_of(table))
+        return [*tables, *(path for path in named if path is not None)]
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        paths = self._paths(file)
-        for number, path in enumerate(paths):
+        n = 0
+        for origin, row in rows_of(file):
+            path = self._path(row, file)
             if path is not None and not path.is_file():
                 raise InputError(
-                    f"{file}: structure {number} names {path}, which is not a file; correct the "
-                    "path, which starts from the folder of the table"
+                    f"{origin} names {path}, which is not a file; correct the path, which starts "
+                    "from the folder of the table"
                 )
-        return cut(len(paths))
+            n += 1
+        return cut(n)
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        for number, row in enumerate(read_table(file, as_text=True)[start:stop], start):
-            origin = f"{file}: structure {number}"
+        for origin, row in islice(rows_of(file), start, stop):
             cell = lookup(row, self._section.structure, origin, "structure", "structure")
             yield _found(cell, row, file)
 
-    def _paths(self, file: Path) -> list[Path | None]:
-        rows = read_table(file, as_text=True)
-        return [_path(row.get(self._section.structure), file) for row in rows]
+    def _path(self, row: Mapping[str, str | None], file: Path) -> Path | None:
+        return _path(row.get(self._section.structure), file)
 
 
 def count_rows(file: Path) -> int:
@@ -78,7 +84,7 @@ def count_rows(file: Path) -> int:
     InputError
         If the file is not a table.
     """
-    return len(read_table(file, as_text=True))
+    return sum(1 for _ in rows_of(file))
 
 
 def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -> Iterator[Found]:
@@ -98,11 +104,9 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
     InputError
         If the file is not such a table, or a row has no readable structure.
     """
-    rows = read_table(file, as_text=True)[start:stop]
-    if not rows:
-        raise no_structures(file)
-    for number, row in enumerate(rows, start):
-        origin = f"{file}: structure {number}"
+    empty = True
+    for origin, row in islice(rows_of(file), start, stop):
+        empty = False
         cell = row.get(column)
         if cell is None:
             told = "an empty cell" if column in row else "no column"
@@ -113,17 +117,46 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
         with readable(origin):
             found = _found(cell, row, file)
         yield found
+    if empty:
+        raise no_structures(file)
 
 
-def read_table(file: Path, *, as_text: bool = False) -> list[dict[str, Any]]:
+def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Yield name and cells of each row of a table, as text by column; None for empty cells.
+
+    Raises
+    ------
+    InputError
+        If the file is not a table, two columns have one name, or a row has too few or many cells.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            lines = csv.reader(text, strict=True)
+            header = next(lines, [])
+            if twice := {name for name in header if name and header.count(name) > 1}:
+                raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
+            for number, cells in enumerate(row for row in lines if row):
+                origin = f"{file}: structure {number}"
+                where = f"{origin} (line {lines.line_num})"
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"{where} has {len(cells)} cells where the header has {len(header)}; "
+                        f"correct the row"
+                    )
+                if any("\0" in cell for cell in cells):
+                    raise InputError(f"{where} holds a NUL; correct the row")
+                yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
+
+
+def read_table(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a table as cells by column; None for empty cells.
 
     Parameters
     ----------
     file
         CSV file of the table, whose first line names the columns.
-    as_text
-        True to keep all cells as text; otherwise columns of numbers are converted.
 
     Raises
     ------
@@ -135,8 +168,7 @@ def read_table(file: Path, *, as_text: bool = False) -> list[dict[str, Any]]:
     try:
         table = pd.read_csv(
             file,
-            dtype=str if as_text else None,
-            skipinitialspace=not as_text,
+            skipinitialspace=True,
             encoding="utf-8-sig",
             keep_default_na=False,
             na_values=[""],

@@ -45,15 +45,16 @@ class JsonRecords(StructureSource[JsonSource]):
         super().__init__(section, folder)
         self._keys = [target.key or name for name, target in section.targets.items()]
         self._keys += [section.group or "", *(section.graph_attr or ())]
-        self._last: tuple[Path, list[Any]] | None = None
+        self._last: tuple[Path, list[Any], int] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         # Several processes may each read all of a short file to share the rest of the work.
-        most = 1 if file.stat().st_size > 64 << 20 else 16
-        return cut(len(self._records(file)), most)
+        records, size = self._document(file)
+        return cut(len(records), 1 if size > 64 << 20 else 16)
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        for number, record in enumerate(self._records(file)[start:stop], start):
+        records, _ = self._document(file)
+        for number, record in enumerate(records[start:stop], start):
             if not isinstance(record, dict):
                 raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
             origin = f"{file}: structure {number}"
@@ -73,14 +74,15 @@ class JsonRecords(StructureSource[JsonSource]):
                     values[key] = inner
         return values
 
-    def _records(self, file: Path) -> list[Any]:
+    def _document(self, file: Path) -> tuple[list[Any], int]:
+        """Return the records of a file, and the size of its text [bytes]."""
         if self._last is None or self._last[0] != file:
             self._last = None  # frees the last document before the next is read
-            self._last = file, _read(file)
-        return self._last[1]
+            self._last = file, *_read(file)
+        return self._last[1:]
 
 
-def _read(file: Path) -> list[Any]:
+def _read(file: Path) -> tuple[list[Any], int]:
     try:
         content = file.read_bytes()
         if file.suffix == ".gz":
@@ -89,12 +91,12 @@ def _read(file: Path) -> list[Any]:
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
     if isinstance(document, dict) and {"columns", "data"} <= document.keys():
-        return _records_of_table(document, file)
+        return _records_of_table(document, file), len(content)
     if not isinstance(document, list):
         raise InputError(
             f"{file} is neither a list of records nor a table with columns and data; convert it"
         )
-    return document
+    return document, len(content)
 
 
 def _records_of_table(table: dict[str, Any], file: Path) -> list[dict[str, Any]]:

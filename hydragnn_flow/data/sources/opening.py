@@ -111,6 +111,8 @@ class JoinedSources:
         self._sources = list(sources.values())
         self._current = 0
         """Number of the data set that was read last."""
+        self._seen: dict[str, str] = {}
+        """Node features of the data sets read so far, in words."""
 
     @property
     def node_features(self) -> Sequence[str]:
@@ -163,14 +165,17 @@ class JoinedSources:
             with _naming(chunk.data_set, self._names[chunk.data_set]):
                 record = next(records, None)
             if record is None:
-                return
+                break
             if isinstance(record, ReadyGraph):
                 if BRANCH in record.data:  # a file's own number belongs to another list
                     del record.data[BRANCH]
                 add_keys(record.data, keys)
                 yield record
             else:
-                yield replace(record, keys={**record.keys, **keys})
+                own = {key: value for key, value in record.keys.items() if key != BRANCH}
+                yield replace(record, keys={**own, **keys})
+        self._seen[self._names[chunk.data_set]] = ", ".join(self.node_features)
+        check_alike("node features", self._seen)
 
 
 @contextmanager

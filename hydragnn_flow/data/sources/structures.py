@@ -110,7 +110,7 @@ class Found(NamedTuple):
         graph = assemble_graph(
             x,
             self.atoms.positions,
-            self.atoms.cell.array,
+            np.where(self.atoms.pbc[:, None], self.atoms.cell.array, 0.0),
             edges,
             graph_id=index,
             targets=targets,

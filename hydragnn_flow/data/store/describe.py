@@ -122,7 +122,8 @@ def join_contents(contents: Sequence[Content]) -> Content:
     first = contents[0]
     keys = dict(first.keys)
     for content in contents[1:]:
-        if list(content.keys) != list(keys) or not all(keys[k].fits(content.keys[k]) for k in keys):
+        fits = (keys[name].fits(content.keys[name]) for name in keys)
+        if content.keys.keys() != keys.keys() or not all(fits):
             raise InputError(
                 f"{content.shards[0].path}: its graphs have other keys, types or shapes than those "
                 f"of {first.shards[0].path}; make all graphs alike"

@@ -251,6 +251,10 @@ class _EnergyFit:
         rows[:, 0] = 1.0
         self._add(elements.tolist(), rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        self.triangle()  # thousands of rows would be stored otherwise
+        return self.__dict__
+
     def merge(self, other: _EnergyFit) -> None:
         self._add(other.elements, other.triangle())
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import replacing
 from hydragnn_flow.models.geometry import STRESS, VOIGT
 
@@ -64,10 +65,19 @@ class Predictions:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all.
 
         There is one file per table and suffix; their paths are returned.
+
+        Raises
+        ------
+        InputError
+            If a suffix is neither `.csv` nor `.parquet`, or there is no such directory.
         """
         written = []
         for suffix, (name, table) in product(suffixes, self.by_name().items()):
             path = Path(f"{Path(stem)}{name}{suffix}")
+            if suffix not in (".csv", ".parquet"):
+                raise InputError(f"{path}: must end in .csv or .parquet")
+            if not path.absolute().parent.is_dir():
+                raise InputError(f"{path}: there is no directory {path.parent}; make it first")
             with replacing(path) as temporary, temporary.open("wb") as file:
                 if suffix == ".csv":
                     table.to_csv(file, index=False)

@@ -221,7 +221,11 @@ class BatchedTPESampler(TPESampler):
             return [{} for _ in range(min(self._batch, max(1, enough)))]
         one = len(study.directions) == 1
         gamma = default_gamma if one else default_gamma_multiobjective
-        good, rest = _split_trials(study, self._trials, gamma(ended))
+        # Optuna ranks pruned trials by one objective alone; by several they are not good.
+        pruned = [t for t in self._trials if t.state == TrialState.PRUNED and not one]
+        ranked = [t for t in self._trials if t.state != TrialState.PRUNED or one]
+        good, rest = _split_trials(study, ranked, gamma(ended))
+        rest = sorted([*rest, *pruned], key=lambda trial: trial.number)
         if len(rest) > MOST_KERNELS:
             places = self._rng.rng.choice(len(rest), MOST_KERNELS, replace=False)
             rest = [rest[place] for place in np.sort(places)]
