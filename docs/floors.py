@@ -31,8 +31,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("data", "search", "segment"),
     ("config", "placement"),
-    ("locks", "plain_files", "processes", "retries"),
-    ("energy_counters", "errors", "files", "garbage", "lazy", "log", "signals", "versions"),
+    ("locks", "plain_files", "processes"),
+    ("energy_counters", "errors", "files", "garbage", "lazy", "log", "versions"),
 )
 """Rooms from the top floor to the ground."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution import Rank
-from hydragnn_flow.execution.pools.nodes import NodeHealth
+from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import Call, Place, SegmentResult, Status, TrainingOutcome

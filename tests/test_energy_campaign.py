@@ -14,7 +14,7 @@ from hydragnn_flow import cli
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
-from hydragnn_flow.execution.pools.nodes import read_node_energy
+from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.placement import measured_power
 from hydragnn_flow.report.trials_frame import trials_frame
 from hydragnn_flow.run_directory import RunDirectory

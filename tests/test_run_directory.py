@@ -324,7 +324,10 @@ FAILURES = {"diverged": "record", "lost": "retry"}
 def test_defaults_of_keys_that_are_gone_differ_in_nothing(tmp_path, memory):
     """As an older version recorded them: `record` where sizes are searched."""
     space = {"width": {"int": [1, 9]}}
-    values = {"name": "f", "search": {"objective": "math:sin", "epochs": 9, "trials": 9, "space": space}}
+    values = {
+        "name": "f",
+        "search": {"objective": "math:sin", "epochs": 9, "trials": 9, "space": space},
+    }
     for config in (CONFIG, ObjectiveConfig.model_validate(values)):
         directory = RunDirectory(tmp_path / config.name)
         directory.record_start(config)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from signal_cases import send, together
 
-from hydragnn_flow import signals
-from hydragnn_flow.signals import leaving_in_order, undisturbed
+from hydragnn_flow import processes as signals
+from hydragnn_flow.processes import leaving_in_order, undisturbed
 
 
 @pytest.fixture(autouse=True)

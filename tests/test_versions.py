@@ -2,7 +2,7 @@
 
 import hashlib
 
-from hydragnn_flow.config.user_classes import import_class
+from hydragnn_flow.config.base import import_class
 from hydragnn_flow.versions import versions
 
 

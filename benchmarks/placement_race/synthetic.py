@@ -29,8 +29,7 @@ from hydragnn_flow.placement import CostModel, Estimate, Gcd, Sharing
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from hydragnn_flow.simulation.blocks import Conditions
-from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.blocks import Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import Cost
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.config.user_classes import import_class, one_line, with_place
+from hydragnn_flow.config.base import import_class, one_line, with_place
 from hydragnn_flow.errors import JobLost
 from hydragnn_flow.files import DISKS, is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.signals import ignore_endings, leaving_in_order
+from hydragnn_flow.processes import ignore_endings, leaving_in_order
 
 # C0 except tab and newline, DEL, and C1: control characters that a terminal would obey.
 _CONTROLS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10})

@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.base import Section, explain, import_class
 from hydragnn_flow.config.origins import absolute
 from hydragnn_flow.config.run import RunConfig, is_file_name, resolve_config
 from hydragnn_flow.config.search import MOST_OBJECTIVES, SearchConfig
-from hydragnn_flow.config.user_classes import import_class
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from hydragnn_flow.config.base import import_class, one_line
 from hydragnn_flow.config.domain import Parameter, did_you_mean
-from hydragnn_flow.config.user_classes import import_class, one_line
 
 _OURS = "hydragnn_flow.search.samplers"
 

@@ -21,9 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.base import Section, import_class
 from hydragnn_flow.config.domain import did_you_mean
-from hydragnn_flow.config.user_classes import import_class
 
 if TYPE_CHECKING:
     from hydragnn_flow.config.network import NetworkConfig

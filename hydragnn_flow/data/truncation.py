@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.neighbours import INEXACT
+from hydragnn_flow.data.positions import INEXACT
 
 
 @dataclass(frozen=True)

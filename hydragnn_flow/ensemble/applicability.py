@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.data.branch_runs import spread
+from hydragnn_flow.data.columns import spread
 from hydragnn_flow.ensemble.environments import (
     Environments,
     Floats,

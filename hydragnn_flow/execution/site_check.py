@@ -95,7 +95,7 @@ def check_site(
 
         spots = [Spot(host, gcd) for host in hosts for gcd in range(len(node.gcds))]
         words = f"{{}} of {len(spots)} GCDs are being tried"
-        found = answers("probe:probe", request, [[spot] for spot in spots], words)
+        found = answers("probe", request, [[spot] for spot in spots], words)
         reports = [
             _known(end, node.gcds[spot.gcd]) | _answer(end)
             for end, spot in zip(found, spots, strict=True)
@@ -107,7 +107,7 @@ def check_site(
                 {"device": device, "interface": interface},
                 f"{between} exchange data",
             )
-            (end,) = answers("exchange:exchange", exchanged, [pair], words)
+            (end,) = answers("exchange", exchanged, [pair], words)
             exchanges.append({"between": between} | _answer(end))
     return sorted(reports, key=lambda report: report["host"]), exchanges
 
@@ -119,7 +119,7 @@ def _call(
         kind="check",
         number=number,
         directory=str(directory.absolute()),
-        function=f"hydragnn_flow.execution.site_check.{function}",
+        function=f"hydragnn_flow.execution.site_probe:{function}",
         argument=request,
     )
     return Task(spec=spec, width=width)

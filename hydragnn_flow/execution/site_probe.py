@@ -16,7 +16,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.training.energy import EnergyMeter
+from hydragnn_flow.training.monitor import EnergyMeter
 
 # Properties that together identify a device. A runtime's own identifier may be shared by the two
 # GCDs of a card or by the tiles of a GPU.

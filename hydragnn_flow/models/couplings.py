@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.layers import pack_exact, unpack_exact
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hydragnn_flow.config.base import with_place
 from hydragnn_flow.config.network import EngineNetwork, engine_of
-from hydragnn_flow.config.user_classes import with_place
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
@@ -28,9 +28,9 @@ from hydragnn_flow.models.build_outputs import (
     energy_units,
     has_stress,
 )
-from hydragnn_flow.models.exact import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES, GraphBatch
 from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
+from hydragnn_flow.models.layers import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.model import Model
 from hydragnn_flow.models.potential import EnergyUnits, Potential
 

@@ -13,9 +13,14 @@ from torch.nn import functional
 from hydragnn_flow.config.network import GraphHead, NodeHead
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import chosen
-from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import Geometry, sum_by
-from hydragnn_flow.models.layers import activation, hidden_layers
+from hydragnn_flow.models.layers import (
+    activation,
+    hidden_layers,
+    of_branch,
+    pack_by_branch,
+    unpack_exact,
+)
 from hydragnn_flow.models.mpnn import MessagePassing
 
 

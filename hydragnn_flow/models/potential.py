@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
-from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import STRESS, Geometry, GraphBatch, stress_of, sum_by
 from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
+from hydragnn_flow.models.layers import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.model import Encoder, HydraModel, Model
 
 

@@ -15,10 +15,17 @@ from hydragnn_flow.placement.cost_model import (
     Taken,
     Work,
 )
-from hydragnn_flow.placement.fleet import MEMORY_FRACTION, Fleet, Host, Resident, Spot
+from hydragnn_flow.placement.fleet import (
+    MEMORY_FRACTION,
+    Fleet,
+    Host,
+    Power,
+    Resident,
+    Spot,
+    measured_power,
+)
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, Room, place, room_of, too_large
-from hydragnn_flow.placement.power import Power, measured_power
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
     to_part,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hydragnn_flow.execution.pools.nodes import read_node_energy
+from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.report.tables import number, percent
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import Kind, SegmentResult

@@ -26,8 +26,7 @@ from hydragnn_flow.log import driver_log
 from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.simulation.blocks import Conditions
-from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.blocks import Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import (
     Curves,
     DrawnCurves,

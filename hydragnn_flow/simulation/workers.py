@@ -19,8 +19,7 @@ from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.execution.workers.rank import ANOTHER_RANK
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
-from hydragnn_flow.simulation.blocks import Blocks, Conditions
-from hydragnn_flow.simulation.clock import Appointment, VirtualClock
+from hydragnn_flow.simulation.blocks import Appointment, Blocks, Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import Cost, Curves, Truth, draws
 from hydragnn_flow.training.checkpoints.checkpoint import VERSION, checkpoints
 

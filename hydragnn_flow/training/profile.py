@@ -32,9 +32,8 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.files import replacing
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
-from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.monitor import EnergyMeter, Stopped
 from hydragnn_flow.training.parallel.sharded import Sharded
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.profile_result import Parts, TrainingProfile

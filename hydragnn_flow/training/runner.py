@@ -14,9 +14,8 @@ from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
-from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
-from hydragnn_flow.training.monitor import Diverged, Stopped
+from hydragnn_flow.training.monitor import Diverged, EnergyMeter, Stopped
 from hydragnn_flow.training.predict import SPLITS
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer

@@ -18,7 +18,7 @@ from hydragnn_flow.ensemble import Member
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.execution import Node, Rank, Site
 from hydragnn_flow.execution.jobs import Workers
-from hydragnn_flow.execution.pools.nodes import NodeHealth
+from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.pool import results_of
 from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord

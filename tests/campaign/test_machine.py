@@ -182,7 +182,7 @@ def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told():
     "module",
     [
         *(f"campaign/{name}" for name in ("context", "dispatch", "members", "trials")),
-        *(f"execution/{name}" for name in ("jobs", "machine", "workers/gang", "workers/rank")),
+        *(f"execution/{name}" for name in ("jobs", "workers/rank")),
     ],
 )
 def test_the_loop_imports_no_parsl(module):

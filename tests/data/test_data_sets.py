@@ -15,8 +15,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import prepare_store, write_store
-from hydragnn_flow.data.branch_runs import BranchRuns, shares_of_branches, spread
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import BranchRuns, Column, shares_of_branches, spread
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import InputError
@@ -197,9 +196,10 @@ def test_a_missing_file_is_named_with_its_place(tmp_path):
 def saved_graphs(file, key="z", count=40, **own):
     """A file of PyG graphs with atomic numbers under a key, and one label."""
     numbers = torch.tensor([29.0, 29.0])[:, None] if key == "x" else torch.tensor([29, 29])
-    every = {"w": torch.ones(1), "graph_attr": torch.ones(1, 2), "pos": torch.rand(2, 3), **own}
+    every = {"w": torch.ones(1), "graph_attr": torch.ones(1, 2), **own}
     file.parent.mkdir(exist_ok=True)
-    torch.save([Data(**{key: numbers}, **every) for _ in range(count)], file)
+    positions = torch.rand(count, 2, 3)  # of graphs that differ
+    torch.save([Data(**{key: numbers}, **every, pos=pos) for pos in positions], file)
 
 
 def of_files(folder):

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.data.columns import Column, concatenation_dim
+from hydragnn_flow.data.divide import Structures, compositions, divide, graph_hashes
 from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.neighbours import neighbour_list
-from hydragnn_flow.data.splits import TEST, Structures, compositions, divide, graph_hashes
+from hydragnn_flow.data.splits import TEST
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 3.0

@@ -9,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch_geometric.transforms import AddLaplacianEigenvectorPE
 
-from hydragnn_flow.data import laplacian
-from hydragnn_flow.data.graphs import atoms_to_graph
-from hydragnn_flow.data.laplacian import add_encodings, laplacian_encodings
+from hydragnn_flow.data import graphs as laplacian
+from hydragnn_flow.data.graphs import add_encodings, atoms_to_graph, laplacian_encodings
 
 
 def cluster(seed, n):

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary
-from hydragnn_flow.data.sources.pyg import tensors
+from hydragnn_flow.data.sources.pyg_graphs import tensors
 from hydragnn_flow.errors import InputError, StoreError
 
 SHARES = {"val": 0.2, "test": 0.2}

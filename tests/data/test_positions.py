@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.neighbours import Neighbours, near_origin
+from hydragnn_flow.data.neighbours import Neighbours
+from hydragnn_flow.data.positions import near_origin
 from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.pyg import graph_of, tensors
+from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
 from hydragnn_flow.data.sources.structures import Found, Nodes
 from hydragnn_flow.errors import InputError
 

@@ -73,7 +73,7 @@ def _prepare_and_die(path, after, where):
         (9, "preparing.prepare.commit_store"),
         (9, "writer.save_manifest"),
         (9, "writer.commit"),
-        (9, "store.commit.fsync_tree"),
+        (9, "store.integrity.fsync_tree"),
     ],
 )
 def test_killed_at_any_moment(tmp_path, whole, after, where):

@@ -22,7 +22,8 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.sources.pyg import PygSource, load_graphs
+from hydragnn_flow.data.sources.pyg import PygSource
+from hydragnn_flow.data.sources.pyg_graphs import load_graphs
 from hydragnn_flow.errors import InputError
 
 

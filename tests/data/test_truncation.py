@@ -16,7 +16,7 @@ from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.graphs import truncation_of
 from hydragnn_flow.data.neighbours import neighbour_list
 from hydragnn_flow.data.sources.base import Labelled, ReadyGraph
-from hydragnn_flow.data.sources.pyg import graph_of, tensors
+from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
 from hydragnn_flow.data.truncation import Truncation
 
 CUTOFF = 5.0

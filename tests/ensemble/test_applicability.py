@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
-from hydragnn_flow.data.branch_runs import BranchRuns
+from hydragnn_flow.data.columns import BranchRuns
 from hydragnn_flow.ensemble import applicability as module
 from hydragnn_flow.ensemble.applicability import (
     Applicability,

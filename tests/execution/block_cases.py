@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.nodes import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager, Refused
 from hydragnn_flow.execution.pools.scheduler import JobState
 

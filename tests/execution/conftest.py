@@ -12,8 +12,8 @@ from block_cases import GCDS, AtOnce, Machine
 from trainer_cases import end_all
 
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.blocks import Blocks
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainer_process import Trainers
 

@@ -4,8 +4,8 @@ import time
 
 from block_cases import GCDS, NODES, have, listed
 
-from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.placement import Host
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 from block_cases import have, started
 
-from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.parsl_executor import last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.log import NOTICE
 
 

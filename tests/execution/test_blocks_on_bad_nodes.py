@@ -4,8 +4,8 @@ import pytest
 from block_cases import GCDS, have, spoil
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.pools.block import WAITS
-from hydragnn_flow.execution.pools.nodes import NodeHealth
+from hydragnn_flow.execution.pools.block import NodeHealth
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 def test_a_bad_node_gets_no_more_tasks_where_there_are_others(pool, machine):

@@ -8,9 +8,9 @@ from block_cases import GCDS, NODES, AtOnce, have, listed, started
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import block as patience
-from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, Refused
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @pytest.mark.parametrize("work", ["none came", "a task was done", "it drained", "a checkpoint"])

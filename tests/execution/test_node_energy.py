@@ -7,14 +7,14 @@ from counter_trees import PmCounters
 from pool_cases import site, update_until
 
 from hydragnn_flow.energy_counters import Reading
-from hydragnn_flow.execution.pools.block import WAITS
-from hydragnn_flow.execution.pools.nodes import (
+from hydragnn_flow.execution.pools.node_energy import (
     ENERGY_FILE,
     EnergyFile,
     NodeEnergy,
     read_node_energy,
 )
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @pytest.mark.xdist_group("processes")

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.nodes import MOST_BAD_ENDS, MOST_REFUSING, NodeHealth
+from hydragnn_flow.execution.pools.block import MOST_BAD_ENDS, MOST_REFUSING, NodeHealth
 
 MOST_TRIES = 3
 

@@ -19,10 +19,10 @@ from segment_cases import make_spec
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Rank, Site, load_site
-from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.interchange import NeverCame
-from hydragnn_flow.execution.pools.nodes import read_node_energy
+from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.pools.workers_file import read_workers
 
 pytestmark = pytest.mark.xdist_group("processes")

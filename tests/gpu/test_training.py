@@ -10,7 +10,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.training import loading
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.energy import EnergyMeter
+from hydragnn_flow.training.monitor import EnergyMeter
 from hydragnn_flow.training.predict import (
     predict_batches,
     predictions_in,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.ensemble.evaluation.measures import MEASURES, interval_names
-from hydragnn_flow.execution.pools.nodes import EnergyFile
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.report import errors
 from hydragnn_flow.report import gcd_time as cost
 from hydragnn_flow.report.html import environment

@@ -21,7 +21,7 @@ from hydragnn_flow import cli
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import sole_driver
-from hydragnn_flow.execution.pools.nodes import EnergyFile
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE

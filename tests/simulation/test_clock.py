@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Clock
-from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.blocks import VirtualClock
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.cli import app
-from hydragnn_flow.commands.planning import conclusions, duration, plan_rows
+from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_rows
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.placement import Spot
-from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.blocks import VirtualClock
 from hydragnn_flow.simulation.workers import Gcds, Job
 
 A, B = Spot("n", 0), Spot("n", 1)

@@ -9,10 +9,9 @@ from phase_cases import NODE, SITE
 
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.jobs import Workers
-from hydragnn_flow.execution.pools.block import drain_seconds
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.simulation.blocks import Blocks, Conditions
-from hydragnn_flow.simulation.clock import VirtualClock
+from hydragnn_flow.simulation.blocks import Blocks, Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import Cost
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
-from hydragnn_flow.data.branch_runs import BranchRuns, spread
+from hydragnn_flow.data.columns import BranchRuns, spread
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
 from hydragnn_flow.training.measures.losses import Loss

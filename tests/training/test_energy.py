@@ -8,8 +8,8 @@ import torch
 from counter_trees import PmCounters, pci, zone
 
 from hydragnn_flow.energy_counters import rapl_counters
-from hydragnn_flow.training import energy
-from hydragnn_flow.training.energy import EnergyMeter
+from hydragnn_flow.training import monitor as energy
+from hydragnn_flow.training.monitor import EnergyMeter
 
 
 def test_a_counter_is_read_before_it_begins_anew_twice(tmp_path, monkeypatch):

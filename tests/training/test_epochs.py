@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_batching import Sizes, budgets, check, content, graphs_of, indices, many_graphs, oversized
 
-from hydragnn_flow.data.branch_runs import BranchRuns
+from hydragnn_flow.data.columns import BranchRuns
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan import epochs as module
 from hydragnn_flow.training.plan.batching import Budget

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.data.branch_runs import BranchRuns
+from hydragnn_flow.data.columns import BranchRuns
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan import sampling as module
 from hydragnn_flow.training.plan.sampling import (

@@ -12,7 +12,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.models.exact import unpack_exact
+from hydragnn_flow.models.layers import unpack_exact
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
 from hydragnn_flow.training.checkpoints.starting import (
     begin_with,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.config.user_classes import with_place
+from hydragnn_flow.config.base import with_place
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError

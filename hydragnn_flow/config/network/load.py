@@ -16,12 +16,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section, check_keys, explain, validate
+from hydragnn_flow.config.base import Section, check_keys, explain, import_class, validate
 from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
 from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, default_weights, drop_unused
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Sharding, Training
-from hydragnn_flow.config.user_classes import import_class
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
-from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.user_classes import import_class
+from hydragnn_flow.config.base import Section, import_class
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.preparing.tasks import (
     ATOM_UNITS,
@@ -32,7 +33,7 @@ from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, Structures, divide
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
@@ -185,7 +186,7 @@ def prepare_store(
         finished store is not checked: its manifest states the truncation.
     encodings
         Number of Laplacian encodings for graphs without ``pe``; see
-        :func:`~hydragnn_flow.data.laplacian.laplacian_encodings`. 0 for none.
+        :func:`~hydragnn_flow.data.graphs.laplacian_encodings`. 0 for none.
 
     Returns
     -------

@@ -28,8 +28,9 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import pack
-from hydragnn_flow.data.laplacian import add_encodings
-from hydragnn_flow.data.neighbours import are_resolved
+from hydragnn_flow.data.divide import compositions, graph_hashes
+from hydragnn_flow.data.graphs import add_encodings
+from hydragnn_flow.data.positions import are_resolved
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
@@ -37,8 +38,8 @@ from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
 from hydragnn_flow.data.sources.arrays import check_size
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
-from hydragnn_flow.data.sources.pyg import box
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN, compositions, graph_hashes
+from hydragnn_flow.data.sources.pyg_graphs import box
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest

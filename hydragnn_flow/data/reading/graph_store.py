@@ -14,8 +14,9 @@ from hydragnn_flow.data.hydragnn_bp.trial_read import trial_of_shards
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import Reader, SplitIndex
 from hydragnn_flow.data.reading.local_shards import identity, is_here, local_shards
-from hydragnn_flow.data.reading.node_cache import NodeEntry, in_shared_memory
+from hydragnn_flow.data.reading.node_cache import NodeEntry
 from hydragnn_flow.data.reading.shard_file import ShardFile
+from hydragnn_flow.data.reading.shared_memory import in_shared_memory
 from hydragnn_flow.data.reading.split import GraphSplit, StreamReader
 from hydragnn_flow.data.store.integrity import is_payload, verify_checksum, verify_presence
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Shard, load_manifest

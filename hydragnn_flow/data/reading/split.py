@@ -16,8 +16,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.sources import BRANCH
-from hydragnn_flow.data.branch_runs import BranchRuns
-from hydragnn_flow.data.columns import bounds_of
+from hydragnn_flow.data.columns import BranchRuns, bounds_of
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import (
     GraphRows,

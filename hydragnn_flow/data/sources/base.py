@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Role
-from hydragnn_flow.data.neighbours import INEXACT, are_resolved
+from hydragnn_flow.data.positions import INEXACT, are_resolved
 from hydragnn_flow.data.sources.arrays import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole

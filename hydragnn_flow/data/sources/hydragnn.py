@@ -16,7 +16,6 @@ from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack
 from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, named, shaped
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
-from hydragnn_flow.data.sources.pyg import graph_of, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
 from hydragnn_flow.errors import InputError
@@ -170,6 +169,8 @@ class StoredGraphs:
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """Yield the graphs of a chunk with their labels, in order."""
+        from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
+
         split = SPLIT_OF_ROLE[chunk.role]
         labels = [target.key or name for name, target in self._targets.items()]
         for i in range(chunk.start, chunk.stop):

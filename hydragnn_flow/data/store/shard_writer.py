@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import BRANCH
-from hydragnn_flow.data.branch_runs import BranchRuns
-from hydragnn_flow.data.columns import Column, trailing
+from hydragnn_flow.data.columns import BranchRuns, Column, trailing
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.bp5 import Bp5Writer
 from hydragnn_flow.data.store.integrity import checksum, describe_files, fsync_tree

@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
-from hydragnn_flow.data.laplacian import add_encodings
+from hydragnn_flow.data.graphs import add_encodings
 from hydragnn_flow.data.sources.arrays import add_keys, graph_attr
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.structures import Found

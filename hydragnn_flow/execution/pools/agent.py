@@ -35,9 +35,9 @@ from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.serialize import serialize
 
-from hydragnn_flow.execution.pools.block import drain_seconds
 from hydragnn_flow.execution.pools.calls import BLOCK, POOL, STEADY_TIME
-from hydragnn_flow.execution.pools.nodes import begin_to_measure, reading
+from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.execution.workers.worker import leave
 
 

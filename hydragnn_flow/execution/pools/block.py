@@ -1,10 +1,19 @@
-"""Block: one batch job with its history. Patience: when a pool requests the next, or gives up."""
+"""Block: one batch job with its history. Patience: when a pool requests the next, or gives up.
+
+An agent measures its node's energy from its start on. The driver gets it with every result, and
+with the heartbeats of an idle node.
+
+Without copies, every node of a machine reads the store from the shared file system when its first
+segment starts. Slurm's `sbcast` passes each file on from node to node.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -17,62 +26,8 @@ from hydragnn_flow.execution.pools.parsl_executor import (
     Refused,
 )
 from hydragnn_flow.execution.pools.scheduler import State
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.log import NOTICE
-
-
-@dataclass
-class Waits:
-    """Waiting times of a pool, all in seconds."""
-
-    start_here: float = 120.0
-    """Longest time from the start of a batch job on this host to its first connected worker."""
-    start: float = 900.0
-    """Longest time from the start of a batch job on other nodes to its first connected worker."""
-    connect: float = 120.0
-    """Time after the first workers of a block until others that have not connected count as
-    missing."""
-    each_node: float = 0.1
-    """Time added to the three above for each node of a block, since nodes connect one after
-    another."""
-    without_workers: float = 10.0
-    """Time until a block that lost all workers is given up; its job may end on its own before."""
-    idle: float = 20.0
-    """Idle time before a block is given back. Between two phases there is no work for a moment, and
-    a new block may wait for hours."""
-    work: float = 600.0
-    """Time of work after which there are checkpoints, even if no task has ended."""
-    fruitless: float = 10.0
-    """Pause after a block that did nothing; each further one in a row triples it, up to five
-    minutes."""
-    bad_nodes: float = 120.0
-    """Pause after a block on bad nodes: the scheduler would give the same nodes again at once."""
-    refusal: float = 10.0
-    """Pause after a refused job; each further refusal doubles it, up to five minutes. Six of them
-    take ten minutes in all: the scheduler may be in maintenance."""
-    cancel: float = 2.0
-    """Pause between attempts to cancel jobs."""
-    checks: float = 1.0
-    """Time between two looks at the connected workers."""
-    questions: float = 15.0
-    """Time between two queries of the scheduler: many centres ask users for at most one every few
-    seconds."""
-    readings: float = 30.0
-    """Time between two readings of the nodes' energy."""
-    word: float = 10.0
-    """Shortest wait that is reported to the user."""
-    writes: float = 2.0
-    """Time between two writes of `workers.json`."""
-
-
-WAITS = Waits()
-
-
-def drain_seconds(job_seconds: float) -> float:
-    """Return how long before the end of a batch job its nodes take no new tasks [s].
-
-    Segments stop a little before the end, and would otherwise return to the same job.
-    """
-    return min(90, max(20, job_seconds / 10))
 
 
 @dataclass(eq=False)
@@ -268,3 +223,109 @@ class Patience:
         seconds = min(seconds, 300.0)
         self.trouble, self._not_before = trouble, time.monotonic() + seconds
         _logger.log(level, "%s; the next is asked for in %.0f s", trouble, seconds)
+
+
+# Number of failures on a node, with no success since, that make it suspect. If one trial in ten is
+# faulty, eight GCDs that start together seldom see this many.
+MOST_BAD_ENDS = 4.0
+# Weight of the loss of a node's worker pool, which loses all its work.
+BLAME_FOR_LOSS = 2.0
+# Number of nodes that refuse work in a row before the campaign stops, as they are not to blame.
+MOST_REFUSING = 3
+
+
+class NodeHealth:
+    """Health of nodes, judged by the results of their jobs.
+
+    A broken GPU or a full disk ends every job within seconds, so a single bad node spoils a
+    campaign's segments faster than all the good ones train them. A bad segment fails wherever it is
+    sent, and is sent several times. So a node is judged by the number of different segments that
+    failed on it, and those that failed elsewhere as well count little.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: defaultdict[Hashable, set[str]] = defaultdict(set)
+        self._failures: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self._losses: Counter[str] = Counter()
+        self._of_no_use: set[str] = set()
+        self._refusals: dict[str, str] = {}
+
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record whether a job succeeded on a node.
+
+        Parameters
+        ----------
+        node
+            Name of the node.
+        work
+            Name of the job; the same for all its attempts.
+        worked
+            True if the job succeeded, which clears the node; False if it failed.
+        """
+        if worked:
+            self._failures.pop(node, None)
+            self._losses.pop(node, None)
+            self._refusals.clear()
+        else:
+            self._nodes[work].add(node)
+            self._failures[node].add(work)
+
+    def record_loss(self, node: str) -> None:
+        """Record that a node lost its worker pool while other nodes did not."""
+        self._losses[node] += 1
+
+    def suspect(self, node: str) -> None:
+        """Record that a node was bad for an earlier driver; a success on it clears it."""
+        self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
+
+    def condemn(self, node: str, reason: str) -> bool:
+        """Record that a node cannot do any job; return True if that was not known before."""
+        is_news = node not in self._of_no_use
+        self._of_no_use.add(node)
+        self._refusals[node] = reason
+        return is_news
+
+    def check(self, nodes: int, at_work: Set[str]) -> None:
+        """Raise an error if no node can be expected to work.
+
+        Parameters
+        ----------
+        nodes
+            Largest number of nodes of the campaign at a time.
+        at_work
+            Names of nodes with jobs; those not condemned may yet succeed.
+
+        Raises
+        ------
+        InputError
+            If several nodes in a row were condemned, and no job has succeeded since or still may.
+        """
+        if len(self._refusals) >= min(MOST_REFUSING, nodes) and at_work <= self._of_no_use:
+            raise InputError([*self._refusals.values()][-1])
+
+    def reason(self, node: str) -> str:
+        """Return the reasons why a node is suspect, in words; empty if there are none."""
+        if node in self._of_no_use:
+            return "it refuses work"
+        failed = sorted(map(_in_words, self._failures.get(node, ())))
+        reasons = [f"failed there: {', '.join(failed)}"] if failed else []
+        if self._losses[node]:
+            reasons.append(f"its workers alone were lost {self._losses[node]} times")
+        return "; ".join(reasons)
+
+    def is_of_no_use(self, node: str) -> bool:
+        """Return whether the node is known to be unable to do any job."""
+        return node in self._of_no_use
+
+    def is_suspect(self, node: str) -> bool:
+        """Return whether the node is of no use, or likely so from failures without a success."""
+        blame = BLAME_FOR_LOSS * self._losses[node]
+        for work in self._failures.get(node, ()):
+            # What failed on several nodes is hardly their fault, but two bad nodes must not excuse
+            # each other.
+            blame += 1.0 if len(self._nodes[work]) == 1 else 0.25
+        return self.is_of_no_use(node) or blame >= MOST_BAD_ENDS
+
+
+def _in_words(work: Hashable) -> str:
+    return " ".join(map(str, work)) if isinstance(work, tuple) else str(work)

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from hydragnn_flow.execution.pools.block import WAITS, Block, Patience, drain_seconds
-from hydragnn_flow.execution.pools.nodes import NodeHealth
+from hydragnn_flow.execution.pools.block import Block, NodeHealth, Patience
 from hydragnn_flow.execution.pools.parsl_executor import (
     BatchJob,
     Manager,
@@ -26,6 +25,7 @@ from hydragnn_flow.execution.pools.parsl_executor import (
     last_words,
 )
 from hydragnn_flow.execution.pools.scheduler import JobState, State
+from hydragnn_flow.execution.pools.waits import WAITS, drain_seconds
 from hydragnn_flow.execution.pools.workers_file import count
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host

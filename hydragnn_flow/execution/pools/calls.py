@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from hydragnn_flow.energy_counters import Reading
-from hydragnn_flow.execution.pools.nodes import reading
+from hydragnn_flow.execution.pools.node_energy import reading
 
 AGENT = "hydragnn_flow.execution.pools.agent"
 """Module that a node runs instead of Parsl's worker pool."""

@@ -23,13 +23,15 @@ from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.block import WAITS
+from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.calls import node_of, run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
-from hydragnn_flow.execution.pools.nodes import EnergyFile, NodeHealth, StoreCopies
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
+from hydragnn_flow.execution.pools.store_copies import StoreCopies
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
     count,
@@ -43,8 +45,8 @@ from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
+from hydragnn_flow.processes import leaving_in_order, undisturbed
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
-from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 # Characters without a special meaning where Parsl puts a path: in shell commands, in format
 # strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.

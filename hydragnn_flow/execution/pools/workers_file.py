@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.block import WAITS
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from parsl.providers import SlurmProvider
-
 from hydragnn_flow.data.reading.node_cache import directory_of_user
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.pools.block import drain_seconds
 from hydragnn_flow.execution.pools.calls import AGENT
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.execution.site import LABEL, Node, Options, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
 from hydragnn_flow.log import tell
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from parsl import Config
     from parsl.executors import HighThroughputExecutor
     from parsl.providers import LocalProvider, PBSProProvider
+
+    from hydragnn_flow.execution.sites.sbatch import Sbatch
 
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +81,8 @@ def slurm_jobs(
 
     def provider(**block: Any) -> Sbatch:
         from parsl.launchers import SrunLauncher
+
+        from hydragnn_flow.execution.sites.sbatch import Sbatch
 
         return Sbatch(
             **{
@@ -431,20 +433,3 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
             f"most {hours} h; give a shorter `walltime` than {run.walltime}: another job follows "
             "while there is work"
         )
-
-
-class Sbatch(SlurmProvider):
-    """Parsl's Slurm provider, which submits and cancels jobs without asking `sacct`.
-
-    Parsl's own waits for `sacct` when it is made, to read the states of jobs from it later. Here
-    they come from `squeue` (pools/scheduler.py), and a database that hangs is no reason not to
-    start.
-    """
-
-    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
-        """Run a command for Parsl; return its exit code, output and errors."""
-        if cmd.startswith("sacct"):
-            return 1, "", "not asked"
-        answer: tuple[int, str, str]
-        answer = super().execute_wait(cmd, timeout)
-        return answer

@@ -10,9 +10,9 @@ import inspect
 
 from torch import nn
 
+from hydragnn_flow.config.base import one_line
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, Properties, class_of
-from hydragnn_flow.config.user_classes import one_line
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.data.branch_runs import spread
+from hydragnn_flow.data.columns import spread
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
-from hydragnn_flow.models.exact import unpack_exact
+from hydragnn_flow.models.layers import unpack_exact
 from hydragnn_flow.models.model import Model
 from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint

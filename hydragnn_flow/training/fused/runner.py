@@ -12,10 +12,9 @@ import torch
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import passing
 from hydragnn_flow.segment import APART, SegmentSpec, TrainingOutcome
-from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.fused.trainer import FusedTrainer
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
-from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.monitor import EnergyMeter, Stopped
 from hydragnn_flow.training.runner import (
     begun,
     how_ended,

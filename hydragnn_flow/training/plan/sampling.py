@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.data.branch_runs import BranchRuns, shares_of_branches
+from hydragnn_flow.data.columns import BranchRuns, shares_of_branches
 from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import SplitSize
