@@ -34,14 +34,14 @@ NODE = Node(
 )
 
 
-CHECKS = "hydragnn_flow.execution.site_check."
+CHECKS = "hydragnn_flow.execution.site_probe:"
 
 
 def probed(node, request):
     """What is reported of each GCD."""
     with ThreadPoolExecutor(len(node.gcds)) as pool:
         ends = pool.map(
-            lambda gcd: called(f"{CHECKS}probe:probe", request, gcd, node), range(len(node.gcds))
+            lambda gcd: called(f"{CHECKS}probe", request, gcd, node), range(len(node.gcds))
         )
     return [
         check._known(end, gcd) | check._answer(end)
@@ -144,7 +144,7 @@ def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path):
 
 
 def test_two_gcds_exchange_data(tmp_path):
-    job = call(f"{CHECKS}exchange:exchange", {"device": "cpu", "interface": None})
+    job = call(f"{CHECKS}exchange", {"device": "cpu", "interface": None})
     job = replace(job, directory=str(tmp_path), attempt="1")
     end = merged(run_ranks(NODE, [Rank(job, rank, 2, gcd=rank) for rank in range(2)]))
     assert end.status == "ok", end.reason
