@@ -218,7 +218,7 @@ class RunDirectory:
         return config
 
     def is_extended(self, config: RunConfig) -> bool:
-        """Return True if members are chosen, and a configuration has more trials than they had."""
+        """Return True if members were chosen from fewer trials than a configuration asks for."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
 

@@ -112,7 +112,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
 
 
 def _signature(values: Any) -> Any:
-    """Return operands as a dictionary key, tensors by their layout."""
+    """Return operands as a dictionary key: a tensor by its shape, strides and dtype."""
     if isinstance(values, Tensor):
         return values.shape, values.stride(), values.dtype
     if isinstance(values, (tuple, list)):

@@ -202,7 +202,7 @@ class SimulatedWorkers:
         return self.blocks.hosts()
 
     def waiting(self) -> str:
-        """Return no reason: waiting takes no real time in a simulation."""
+        """Return an empty reason to wait: simulated workers come at once."""
         return ""
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:

@@ -463,7 +463,7 @@ class Trainer:
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
     def _take_steps_of(self, batches: int) -> None:
-        """Change the number of batches per step and rescale learning rate and averaging."""
+        """Change the batches per step; rescale the learning rate and the average of weights."""
         network = self.spec.network
         self.budget = Budget.of(network, batches)
         training = network.Training.with_batches(batches)

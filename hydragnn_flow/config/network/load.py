@@ -82,7 +82,7 @@ class EngineArchitecture(CommonArchitecture):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Values of the engine's own keys, by name."""
+        """Values of keys that the engine adds to HydraGNN's, by name."""
         return self.__pydantic_extra__ or {}
 
     def check(self, engine: str) -> None:

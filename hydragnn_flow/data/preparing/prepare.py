@@ -260,7 +260,7 @@ def prepare_store(
 def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
-    """Return all settings that determine a store's content, and the fingerprint of its files."""
+    """Return all settings that determine a store's content, and a hash of its source files."""
     return {
         **_sources(config),
         "split": config.split.model_dump(mode="json"),

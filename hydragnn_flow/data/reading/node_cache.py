@@ -116,7 +116,7 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: s
 
 
 def shared_memory() -> list[Path]:
-    """Return directories whose files are in memory: ``/dev/shm``, or one in the page cache."""
+    """Return directories for files in memory: ``/dev/shm``, then one on disk that is cached."""
     temporary = Path(tempfile.gettempdir())
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
 

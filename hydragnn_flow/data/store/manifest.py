@@ -132,7 +132,7 @@ class SplitSize(_Record):
 
 
 class Key(_Record):
-    """Description of a key (named tensor of each graph): type, shape, and rows in each graph."""
+    """Description of a key (named tensor of each graph): type, shape, and number of rows."""
 
     dtype: str = Field(pattern="^(float32|float64|u?int(8|16|32|64))$")
     """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""

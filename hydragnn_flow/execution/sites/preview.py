@@ -90,7 +90,7 @@ def _block(executor: Any) -> Block:
 
 
 def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:
-    """Let Parsl write the script of a block; return the command that it would run."""
+    """Let Parsl write a block's script; return the command that would submit it."""
     given: list[str] = []
 
     def refuse(line: str, *_: Any) -> tuple[int, str, str]:

@@ -105,7 +105,7 @@ class PerformerAttention(GlobalAttention):
         return averaged
 
     def _exponents(self, rows: Tensor) -> Tensor:
-        """Return logarithms of the functions whose products estimate the attention."""
+        """Return logarithms of the random features (Performer) of queries or keys."""
         scaled = rows * rows.shape[3] ** -0.25
         projected: Tensor = scaled @ self.directions.t().to(scaled.dtype)
         squares: Tensor = scaled.square().sum(dim=3, keepdim=True)

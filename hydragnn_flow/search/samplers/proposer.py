@@ -192,8 +192,8 @@ class Proposer:
     al., 2010).
 
     The model contains every parameter, whether or not it exists in a trial: an absent parameter has
-    the same distance from all its values. So predictions in a branch that has hardly been tried
-    depend on its own trials, and are as uncertain in its middle as in its corners.
+    the same distance from all its values. So trials of other branches tell equally little of every
+    point in a branch that has hardly been tried.
 
     Parameters
     ----------

@@ -127,7 +127,7 @@ class Step:
 
     @property
     def by_rank(self) -> list[Ints]:
-        """Indices of the graphs of every rank, in the order of ranks."""
+        """One array of graph indices for each rank, in the order of ranks."""
         return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
 
 
