@@ -65,7 +65,7 @@ class Sharding(Section):
         return min(self.group or gcds, gcds) if self.has_groups else gcds
 
     def wrong_width(self, gcds: int) -> str:
-        """Return why the network cannot be trained on this many GCDs, and what helps; else empty."""
+        """Return why the network cannot be trained on this many GCDs and what helps; else empty."""
         if gcds == 1 or not self.is_sharded:
             return ""
         if gcds % self.replica(gcds):

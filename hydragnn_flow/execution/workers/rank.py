@@ -207,7 +207,7 @@ class RankRun:
                 self._trainer.kill()
 
     def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
-        """Return an outcome of each segment that the rank trains, even if its trainer process dies."""
+        """Return the outcome of each segment of the rank, also if its trainer process dies."""
         began = time.perf_counter()
 
         def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:

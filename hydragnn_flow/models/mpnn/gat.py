@@ -106,6 +106,6 @@ class GAT(Convolutions):
         return GATConvolution(width, self.reader.size, self.architecture.dropout, fades)
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Return functions of edge lengths and attributes, if read, and the function that sums them."""
+        """Return functions of edge lengths and attributes, and what sums over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
         return GATEdges(functions, neighbour_sums(geometry, HEADS))
