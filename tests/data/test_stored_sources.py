@@ -88,7 +88,7 @@ def test_hydragnn_refuses(written, tmp_path):
     section = {"format": "hydragnn", "file": str(written)}
     refused(tmp_path, {**section, "file": "missing.bp"}, "missing.bp", "does not exist")
     refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
-    with pytest.raises(InputError, match="unknown key 'output_dim'"):
+    with pytest.raises(InputError, match="output_dim is no longer a key"):
         validate(HydragnnSource, {**section, "output_dim": [1]}, "run.yaml")
 
 
