@@ -90,7 +90,7 @@ class Ledger:
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
         """Read the results that earlier drivers recorded in `segments.jsonl`.
 
-        Of each trial only what the members of an ended trial need stays in memory.
+        Memory keeps of an ended trial only what its members need.
 
         Parameters
         ----------

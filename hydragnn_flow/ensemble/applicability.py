@@ -45,9 +45,9 @@ class Range:
         """Compute the range of finite values; None if there are none.
 
         The range ends at the quantiles 0.3 % and 99.7 %, so with several hundred values or more it
-        leaves out the most extreme. The margin is half a standard deviation. With fewer values it
-        is wider: it reaches as far as several hundred values of a normal distribution, of which the
-        largest of n is about √(2 ln n) standard deviations from the mean.
+        leaves out the most extreme. The margin is half a standard deviation. Fewer values get a
+        wider margin, up to the largest of several hundred normal values: the largest of n is about
+        √(2 ln n) standard deviations from the mean.
         """
         values = values[np.isfinite(values)]
         if not len(values):

@@ -218,7 +218,7 @@ class Fleet:
     def fullest(self, width: int, seconds: float, now: float) -> Node | None:
         """Find the node with the fewest idle GCDs that still has ``width`` of them.
 
-        Of equally full nodes, one in the block (batch job) with the fewest idle GCDs is taken.
+        Equally full nodes are ranked by their block (batch job): the fewest idle GCDs come first.
         Reserved nodes are left out, and nodes that end too early for a segment of ``seconds``. None
         if no node is suitable.
         """

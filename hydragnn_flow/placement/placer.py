@@ -224,7 +224,7 @@ class Placeable:
     keeps_gcd: bool = False
     """True if no segment may join it on a GCD that was idle when it started."""
     wider: tuple[Any, ...] = ()
-    """Versions of the segment on more GCDs, to be used if so many are idle; the widest last."""
+    """Versions of the segment on more GCDs, used if that many are idle; the widest last."""
 
     def shapes(self: _Same) -> list[_Same]:
         """Return the versions of the segment on each number of GCDs it may have, widest first."""

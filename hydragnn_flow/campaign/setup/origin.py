@@ -36,7 +36,7 @@ class Origin:
     Attributes
     ----------
     path
-        Checkpoint, or a folder of which the checkpoint with the most epochs is meant.
+        Checkpoint file, or a folder; its checkpoint with the most epochs is taken.
     network
         `NeuralNetwork` section of the network.
     statistics

@@ -218,8 +218,8 @@ class Supply:
 
 
 MOST_TRIALS = 2000
-"""Number of trials beyond which batched TPE makes all proposals: with so much data it is as good as
-the Gaussian process, at hardly any cost."""
+"""Number of trials beyond which batched TPE makes all proposals. It is as good as the Gaussian
+process with that many trials, at hardly any cost."""
 N_START = 8
 """Number of quasi-random trials before the first proposal, whatever the number of parameters. With
 two for each parameter, a search of sixty trials would be half over before it learns."""
