@@ -167,7 +167,7 @@ SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
 # Time between two searches for segments that could continue on more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
-# Until the slowdown of co-located segments is known, one segment in four has a GCD to itself.
+# Until the slowdown of co-located segments is known, one in four has a GCD to itself.
 _ONE_ALONE_OF = 4
 _logger = logging.getLogger(__name__)
 

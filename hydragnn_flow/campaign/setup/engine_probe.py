@@ -44,7 +44,7 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Measure the cost of a training step on a batch with these numbers of atoms, edges and graphs.
+        """Measure the cost of a training step on a batch of these atoms, edges and graphs.
 
         Raises
         ------
