@@ -16,6 +16,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import atoms_to_graph, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.memory import give_back_memory
 from hydragnn_flow.training.predict import (
     KEY,
     predict_batches,
@@ -226,12 +227,13 @@ def test_peak_memory_is_the_process_s_own(tmp_path, alloy_store):
     """The pages of a store in memory are the node's; each process would count them again."""
     splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
     for graph in (graph for graphs in splits.values() for graph in graphs):
-        graph.wide = torch.rand(graph.num_nodes, 100_000)
+        graph.wide = torch.rand(graph.num_nodes, 200_000)
     wide = write_store(tmp_path / "wide.gs", splits, cutoff=4.0)
-    size = 4 * wide["trainset"].n_atoms.sum() * 100_000 / 2**30
-    assert size > 0.05
-    peaks = {
-        mode: run_segment(make_spec(tmp_path / mode, wide, 2, mode=mode)).peak_memory_gib
-        for mode in ("random", "memory")
-    }
-    assert abs(peaks["memory"] - peaks["random"]) < 0.3 * size
+    size = 4 * wide["trainset"].n_atoms.sum() * 200_000 / 2**30
+    assert size > 0.1
+    peaks = {}
+    for mode in ("random", "memory"):
+        give_back_memory()  # what earlier tests of this process freed belongs to neither
+        result = run_segment(make_spec(tmp_path / mode, wide, 2, mode=mode))
+        peaks[mode] = result.peak_memory_gib
+    assert peaks["memory"] - peaks["random"] < 0.5 * size
