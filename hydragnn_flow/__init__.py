@@ -1,6 +1,6 @@
 """Ensemble hyper-parameter optimisation of graph neural networks on materials.
 
-The names below are the public face.
+The names in ``__all__`` are its public interface.
 """
 
 from __future__ import annotations

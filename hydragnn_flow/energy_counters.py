@@ -25,21 +25,21 @@ _CRAY = "cray/pm_counters"
 def sysfs() -> Path:
     """Return the directory of the kernel's files: `/sys`, or the value of the variable `HOST_SYS`.
 
-    A container hides some of the files. `HOST_SYS` names the directory where the host's are
-    mounted, as for gopsutil and Telegraf.
+    A container hides some of the files. `HOST_SYS` names the directory where the files of the host
+    are mounted, as for gopsutil and Telegraf.
     """
     return Path(os.environ.get("HOST_SYS") or "/sys")
 
 
 def die_of_package(dies: int, counters: int, die: int) -> tuple[int, int]:
-    """Return the number of the counter that counts a GPU die, and how many dies share it.
+    """Return the index of the counter of a GPU die, and the number of dies that share the counter.
 
     Parameters
     ----------
     dies, counters
         Number of dies and of counters on the node; both are in the same order.
     die
-        Position of the die on the node.
+        Index of the die on the node, from 0.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def cray_counter(name: str, root: Path | None = None) -> Counter | None:
 def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
     """Return the energy counter of one GCD (GPU die) on a Cray node.
 
-    It is an equal share of its accelerator's counter.
+    The energy is an equal share of that of the accelerator to which the GCD belongs.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
 
 
 def _alike(address: str, root: Path) -> list[str]:
-    """List the PCI addresses of all devices of the same model, in order."""
+    """Return the PCI addresses, sorted, of all devices of the same model as that at ``address``."""
 
     def model(device: Path) -> tuple[str, ...]:
         files = (device / name for name in ("vendor", "device", "class"))
@@ -157,8 +157,8 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
     Parameters
     ----------
     mask
-        Name of the tile in `ZE_AFFINITY_MASK`: the number of a tile, or `card.tile`. Cards are
-        numbered in the order of PCI addresses.
+        Name of the tile in `ZE_AFFINITY_MASK`: the index of the tile among all tiles, or
+        `card.tile`. Indices begin with 0, in the order of PCI addresses.
     root
         Directory of the kernel's files; :func:`sysfs` by default.
 
@@ -185,7 +185,13 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
 
 
 def intel_counters(root: Path | None = None) -> list[Counter]:
-    """Return an energy counter for each Intel GPU; an empty list if one cannot be read."""
+    """Return an energy counter for each Intel GPU; an empty list if any cannot be read.
+
+    Parameters
+    ----------
+    root
+        Directory of the kernel's files; :func:`sysfs` by default.
+    """
     try:
         return [_microjoules(energy) for energy, _, _ in _cards(root or sysfs())]
     except (OSError, ValueError):
@@ -193,12 +199,12 @@ def intel_counters(root: Path | None = None) -> list[Counter]:
 
 
 def rapl_counters(root: Path | None = None) -> list[Counter]:
-    """Return an energy counter for each CPU socket; an empty list if one cannot be read.
+    """Return an energy counter for each CPU socket; an empty list if any cannot be read.
 
     Parameters
     ----------
     root
-        Directory of the zones; that of powercap under :func:`sysfs` by default.
+        Directory of RAPL's zones; by default `class/powercap` under :func:`sysfs`.
     """
     zones = sorted((root or sysfs() / "class/powercap").glob("intel-rapl:[0-9]*"))
     try:
@@ -219,7 +225,11 @@ def _microjoules(file: Path, largest: Path | None = None) -> Counter:
 
 
 def _cards(root: Path) -> list[tuple[Path, int, list[Path]]]:
-    """List Intel's GPUs: file of their energy, number of tiles, files of tiles with their own."""
+    """Return (file of the energy, number of tiles, energy files of tiles) for each Intel GPU.
+
+    GPUs are in the order of their PCI addresses. The last list is empty if only the whole GPU has a
+    counter.
+    """
     folders = [f for f in (root / "class/drm").glob("card*") if f.name[4:].isdigit()]
     found = []
     for folder in sorted(folders, key=lambda folder: (folder / "device").resolve().name):
@@ -275,8 +285,8 @@ def _nvidia(nvml: Any, handle: Any) -> Counter:
 def amd_counter(place: str) -> Counter:
     """Return the energy counter of the AMD GPU die whose PCI address starts with ``place``.
 
-    On an MI250X it is half of its package's counter, whatever runs on the other die: the driver
-    lets one of the two dies count the energy of both, and shows 0 for the other.
+    On an MI250X the energy is half of that of the package, whatever runs on the other die: the
+    driver lets one of the two dies count the energy of both, and shows 0 for the other.
 
     Raises
     ------
@@ -299,7 +309,7 @@ def amd_counters() -> list[Counter]:
 
 
 def _dies() -> dict[str, Counter]:
-    """Return counters of the AMD dies by their PCI addresses, in order."""
+    """Return the counter of each AMD die by its PCI address, sorted by address."""
     smi = import_module("amdsmi")
     smi.amdsmi_init()
 

@@ -71,7 +71,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     """Create a directory atomically at the end of a ``with`` block that fills a temporary one.
 
     Yields the temporary directory. A crash leaves the whole directory ``path`` or nothing. If
-    another process has created ``path`` in the meantime, that one stays.
+    another process has created ``path`` in the meantime, the directory of that process stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(mode=0o700)
@@ -90,14 +90,14 @@ def whole_directory(path: Path) -> Iterator[Path]:
 def sweep(path: Path, seconds: float = 0.0) -> None:
     """Delete the temporary files that killed writers of a file have left beside it.
 
-    A process that is still writing a deleted one gets a FileNotFoundError when it has finished.
+    A process that is still writing a deleted file gets a FileNotFoundError when it has finished.
 
     Parameters
     ----------
     path
-        Path of the file; its name may contain wildcards.
+        Path of the file that was to be written; its name may contain wildcards.
     seconds
-        Least age of a temporary file since its last change [s]; younger ones stay.
+        Minimum age of a temporary file for it to be deleted, since its last change [s].
     """
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(FileNotFoundError):
@@ -304,8 +304,8 @@ def drop_torn_record(path: Path) -> int:
     """Remove an incomplete last line that a crash left; return the number of bytes removed.
 
     The number is 0 if the file is missing or ends with a newline. Ledger and study of a run hold
-    one JSON record per line. The next record would be appended to an incomplete one, and both would
-    be unreadable.
+    one JSON record per line. The next record would be appended to an incomplete line, and both
+    records would be unreadable.
     """
     if not is_there(path):
         return 0

@@ -20,8 +20,8 @@ atexit.register(gc.unfreeze)
 def no_collection() -> Iterator[None]:
     """Disable Python's garbage collection in a ``with`` block that makes long-lived objects.
 
-    The collector would visit all of them repeatedly. At the end of the block it is told to ignore
-    every object that exists.
+    The collector would visit all of these objects repeatedly. From the end of the block on, it
+    ignores every object that exists then.
     """
     was_enabled = gc.isenabled()
     gc.disable()

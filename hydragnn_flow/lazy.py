@@ -17,7 +17,7 @@ def lazily(
     package
         Value of the package's `__name__`.
     homes
-        Module that defines each public name, relative to the package.
+        Name of the module that defines each public name, relative to the package.
     """
 
     def get(name: str) -> Any:

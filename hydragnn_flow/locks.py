@@ -37,7 +37,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     path
         File to lock; made if it is missing.
     seconds
-        Time to wait for another holder [s].
+        Longest time to wait until another process releases the lock [s].
 
     Raises
     ------
@@ -62,7 +62,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Return True if a process holds the exclusive lock of a file.
 
-    To find out, the file is locked for an instant. False also if it cannot be opened.
+    To find out, the file is locked for an instant. False also if the file cannot be opened.
     """
     try:
         with open_regular(path) as lock:
@@ -94,7 +94,7 @@ def take(lock: int) -> bool:
     """Lock an open file exclusively; return False at once if another process holds a lock of it.
 
     ``lock`` is the file's descriptor. A shared lock that this process got by :func:`take_shared`
-    becomes exclusive; if another process shares it, this process loses its own.
+    becomes exclusive; if another process holds a shared lock too, this process loses its own.
 
     Raises
     ------

@@ -75,8 +75,8 @@ def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
     Raises
     ------
     InputError
-        If the file cannot be read, is invalid or holds no mapping. The message of an invalid one
-        ends with ``remedy``.
+        If the file cannot be read, is invalid or holds no mapping. In the last two cases the
+        message ends with ``remedy``, such as :data:`CORRECT`.
     """
     return _read(path, "JSON", from_json, remedy)
 
@@ -99,7 +99,7 @@ def from_json(text: str | bytes) -> Any:
 
 @contextmanager
 def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
-    """Convert errors in a ``with`` block that uses a file's content into an InputError.
+    """Context manager: convert errors in code that uses a file's content into an InputError.
 
     The error says that ``file`` is damaged, and ends with ``remedy``.
     """
@@ -135,9 +135,9 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
 
 
 def _bounded(values: Any) -> Any:
-    """Return the values; raise ValueError if there are more than 20 million, or 64 levels of them.
+    """Return the values; raise ValueError for more than 20 million values, or 64 levels or more.
 
-    A few lines of YAML can refer to each other so that they stand for endlessly many values.
+    A few lines of YAML can refer to each other so that they contain endlessly many values.
     """
     level: list[Any] = [[values]]
     total = 0

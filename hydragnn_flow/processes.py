@@ -138,7 +138,7 @@ class JsonProcess:
             self._process.wait(SECONDS_TO_DIE)
 
     def wait(self) -> None:
-        """Wait until the process has ended by itself; kill it after ten seconds."""
+        """Wait until the process ends by itself; kill it if it has not ended after ten seconds."""
         try:
             self._process.wait(SECONDS_TO_DIE)
         except subprocess.TimeoutExpired:  # while freeing a GPU's memory, for example
@@ -237,7 +237,7 @@ def leaving_in_order() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Delay signals that end the process until the end of a ``with`` block."""
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of a ``with`` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -259,7 +259,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _leaving() -> Callable[[int, FrameType | None], None]:
-    """Return a signal handler that raises an exception, but none within two seconds of the last."""
+    """Return a signal handler that raises an exception, then ignores signals for two seconds."""
     left = float("-inf")
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -277,7 +277,7 @@ def _leaving() -> Callable[[int, FrameType | None], None]:
 
 
 def ignore_endings() -> None:
-    """Ignore further signals in a process that is about to end."""
+    """Ignore SIGINT, SIGTERM and SIGHUP from now on, in a process that is about to end."""
     if threading.current_thread() is threading.main_thread():
         for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)

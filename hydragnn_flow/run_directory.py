@@ -63,9 +63,9 @@ class RunDirectory:
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
         self.weights = self.path / "start" / "weights.pt"
-        """Initial weights of every trial, if `start_from` names any."""
+        """File of the initial weights of every trial, if `start_from` names any."""
         self.start = self.weights.with_name("start.json")
-        """File that names the source of these weights."""
+        """File that names the source of the initial weights."""
         self.simulated = self.path / SIMULATED
         self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
@@ -100,9 +100,10 @@ class RunDirectory:
 
         These keys may differ from those in `run.yaml`:
 
-        * all on which the store does not depend, until the search starts;
-        * `search.trials`, `search.energy_kwh` and those of `ensemble` except its criterion, until
-          the members are chosen, and later if there are more trials;
+        * all keys on which the store does not depend, until the search starts;
+        * `search.trials`, `search.energy_kwh` and the keys of `ensemble` except
+          `ensemble.criterion`, until the members are chosen, and later if `search.trials` is
+          raised;
         * `ensemble.coverage` and `ensemble.aggregation`, until the ensemble is finished;
         * `data.path` at any time, and `search.warm_start` once the search has started.
 
@@ -140,7 +141,7 @@ class RunDirectory:
         self._check_same(_with_defaults(before), config, free)
 
     def check_objective(self, config: ObjectiveConfig) -> None:
-        """Check that a configuration of a user's function may continue the run in this directory.
+        """Check that a configuration may continue the run of a user's function in this directory.
 
         `search.trials` may change at any time, and `search.warm_start` is not read again.
 
@@ -204,7 +205,7 @@ class RunDirectory:
         Raises
         ------
         InputError
-            If it cannot be read, or belongs to a search over a user's function.
+            If the file cannot be read, or belongs to a search over a user's function.
         """
         path = self.path / CONFIG
         values = read_yaml(path, remedy=FROM_A_COPY)
@@ -294,8 +295,9 @@ class RunDirectory:
     def clear(self, remove: bool) -> None:
         """Remove the files that a driver has put into a new run directory.
 
-        With ``remove`` the directory is removed too, if it is empty then. Call it only for a run
-        whose search has not started. If its store is prepared, even incompletely, everything stays.
+        With ``remove`` the directory is removed too, if it is empty then. Call this method only for
+        a run whose search has not started. If the store is prepared, even incompletely, all files
+        stay.
         """
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
@@ -352,9 +354,14 @@ class RunDirectory:
             self._ledger.append(_lines(results).encode())
 
     def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
-        """Check that the study's ``trials`` contain all ``recorded`` in the ledger, by number.
+        """Check that a study contains all trials that the ledger records.
 
-        The ledger has to be read before the study.
+        Parameters
+        ----------
+        trials
+            Numbers of the trials in the study.
+        recorded
+            Numbers of the trials in the ledger, which has to be read before the study.
 
         Raises
         ------
@@ -374,8 +381,8 @@ class RunDirectory:
         Parameters
         ----------
         of_trials
-            Numbers of the trials whose results to yield; by default those of all trials and
-            members.
+            Numbers of the trials whose results to yield; by default the results of all trials and
+            members are yielded.
 
         Raises
         ------

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import CriterionName
 
 Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check", "call"]
 Sampling = str | Mapping[str, float]
-"""Frequency with which training draws graphs of each data set, that is of each branch:
-``proportional`` to its size, ``equal``, or a weight for each by name or number of the branch."""
+"""Frequency with which training draws graphs of each branch (data set): ``proportional`` to its
+number of graphs, ``equal``, or a weight for each branch, by name or else by index."""
 Status = Literal[
     "ok",
     "diverged",
@@ -36,154 +38,193 @@ Status = Literal[
     "wrong_input",
 ]
 VERSION = 5
-"""Version of a line of `segments.jsonl`."""
+"""Version of the format of each line of `segments.jsonl`."""
 APART = "goes on separately: "
-"""First words of `reason` in the result of a segment that leaves a fused group, to go on alone."""
+"""First words of `reason` in the result of a segment that leaves a fused group (segments trained in
+one process), to continue separately."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
-"""Statuses that all ranks of a segment reach after the same training step. With any other, one rank
-ends while the others wait for it."""
+"""Statuses that all ranks (processes) of a segment reach after the same training step. A rank that
+ends with another status leaves the other ranks waiting for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Identifier of a job: its kind, the number of its trial or member, and the rung it ends at."""
+    """Identifier of a job: its kind, its trial or member, and the rung at which it ends.
+
+    A rung is an epoch at which a search compares trials.
+    """
 
     kind: Kind
-    """Purpose of the job: training of a ``trial`` or ``member``, or another."""
+    """Purpose of the job: to train a ``trial`` or ``member``, or another purpose."""
     number: int
-    """Number of the trial or member."""
+    """Number of the trial or index of the member; for other kinds, an index of the job."""
     rung: int
-    """Position of the rung at which a trial's segment ends, from 0 on."""
+    """Index of the rung at which a trial's segment ends, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender:
+    """Driver that sent a job; the job is stopped once a newer driver has the run directory."""
+
+    run_directory: str = ""
+    """Path of the run directory, whose file `driver.json` holds the token of the newest driver; if
+    empty, the job does not look for a newer driver."""
+    token: str = ""
+    """Token of the driver that sent the job."""
+    site_gcds: int = 1
+    """Number of GCDs of the site; the more there are, the more rarely each process accesses the
+    shared file system."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(Segment):
-    """Job as sent to a trainer process, with the fields common to segments and calls."""
+    """Job as sent to a trainer process: the fields that segments and calls have in common."""
 
     rung: int = 0
     directory: str
-    """Folder for the files of the job, its `log` included; empty if it has none."""
-    run_directory: str = ""
-    """Run directory, whose file `driver.json` holds the token of the newest driver."""
-    token: str = ""
-    """Token of the driver that sent this job; a newer driver's token ends it."""
+    """Path of the folder for the job's files, such as `log`; empty if the job has no folder."""
+    driver: Sender = Sender()
     attempt: str = ""
-    """Identifier of this attempt; each time that a job is sent is an attempt."""
-    site_gcds: int = 1
-    """Number of GCDs of the site, whose processes share a file system."""
+    """Identifier of this attempt at the job; a job that is sent again gets a new one."""
     deadline: float | None = None
-    """Time by which the job has to end, by the node's monotonic clock [s]; a segment then ends with
-    a checkpoint. None for no limit."""
+    """Time on the node's monotonic clock by which the job has to end [s]; a segment writes its last
+    checkpoint before. None for no limit."""
 
     @property
     def folder(self) -> Path:
-        """Folder of the job."""
+        """Path of the folder for the job's files."""
         return Path(self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON, which :func:`read_job` reads."""
-        return vars(self)
+        """Return all fields as values for JSON, from which :func:`read_job` makes the job again."""
+        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=NetworkConfig.to_json)
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call(JobSpec):
     """Job that calls a function, in a process that has torch imported.
 
-    Like every job, it may be sent again although it has ended. So the function writes its files
-    completely or not at all, and first checks whether they exist.
+    A job may be sent again although it has ended. So the function must write each file completely
+    or not at all, and first check whether its files exist.
     """
 
     function: str
-    """Name of the function, `module:function`."""
+    """Module and name of the function, as `package.module:name`."""
     argument: Mapping[str, Any]
-    """Argument of the function, as JSON values. A dict that the function returns becomes ``answer``
-    of the :class:`TrainingOutcome`."""
+    """The only argument of the function, a dict of JSON values. A dict that the function returns
+    becomes ``answer`` of the :class:`TrainingOutcome`."""
     what: str = ""
-    """Name of the call in messages; empty for the kind and number of the job."""
+    """Name of the call in messages; if empty, messages name the kind and number of the job."""
 
     def __str__(self) -> str:
         return self.what or f"{self.kind} {self.number}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentSpec(JobSpec):
-    """Job that trains one trial or member up to an epoch.
+class StoreAccess:
+    """GraphStore that a segment trains on, and how its training reads it."""
 
-    It starts from the checkpoint of an earlier segment if there is one. It writes a checkpoint of
-    its own at that epoch, or earlier on early stopping, on a request to stop, or at its deadline.
-    Each attempt writes a file of its own, so one that is wrongly taken for lost does no harm.
-    """
+    path: str
+    """Path of the GraphStore, visible to the nodes."""
+    mode: Mode = "memory"
+    """Access of training to the store: ``memory``, ``random`` or ``stream``, as in `data.mode`."""
+    scratch: str | None = None
+    """Fast local directory of the node for a copy of the store; None to make no copy."""
 
-    store: str
-    """Path of the GraphStore."""
-    network: NetworkConfig
-    """Checked configuration of the network."""
-    until_epoch: int
-    """Total number of epochs trained when the segment ends."""
-    seed: int
-    start_from: str | None = None
-    """Path of its trial's checkpoint, for a member that begins with it; else None."""
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Weights and checkpoints from which a segment starts."""
+
     weights: str = ""
-    """File of initial weights for a trial or member without a checkpoint; empty for random ones."""
+    """Path of the file with initial weights, read if there is no checkpoint; empty for random
+    weights."""
     frozen: tuple[str, ...] = ()
-    """Names of parameters, or of modules that hold them, that are not trained."""
+    """Names of parameters that are not trained, or of modules whose parameters are not trained."""
+    trial_checkpoint: str | None = None
+    """Path of the trial's checkpoint from which a member starts; None for a trial, or a member
+    that is trained from scratch."""
     begin_with: str = ""
-    """Name of the checkpoint in the job's folder to start from; empty if the driver knows none."""
+    """File name of the checkpoint in the job's folder to start from; empty if the driver knows
+    none."""
     may_have_begun: bool = True
     """True if earlier attempts may have left checkpoints that the driver does not know; the segment
-    then starts from the one with the most progress. False if there are none."""
-    decay: tuple[int, int] | None = None
-    """First and last epoch between which a member's learning rate falls, to zero unless a scheduler
-    is configured; None for the schedule of a trial."""
-    checksums: dict[str, int] = field(default_factory=dict)
-    """CRC-32 at the end of each checkpoint that the driver knows, by the file's name."""
+    then starts from the checkpoint with the most progress in its folder, and ignores
+    ``begin_with``. False if there are no such checkpoints."""
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """Expected CRC-32 checksum of each checkpoint that the driver knows, by file name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """Epochs that a segment trains, and the graphs of each epoch and step."""
+
+    until_epoch: int
+    """Number of epochs trained when the segment ends, earlier segments included."""
     after_epoch: int = 0
-    """Number of epochs trained when the segment was planned; its history has the epochs after."""
+    """Number of epochs that were trained when the segment was planned; ``history`` of its result
+    has only later epochs."""
+    decay: tuple[int, int] | None = None
+    """First and last epoch of a member's learning-rate schedule; without `Training.Scheduler` the
+    rate falls to zero between the two. None for the schedule of a trial."""
     batches: int = 1
-    """Number of batches in a training step, each as large as in the network's `Training`, from the
-    next epoch on; the learning rate is adapted to it."""
+    """Number of batches in a training step over all ranks, each batch as large as the network's
+    `Training` says; the learning rate is adapted to this number. An epoch that has already begun
+    keeps its own number."""
     bootstrap: bool = False
     """True to train on a bootstrap resample of the training split, drawn by the seed; False for the
     split itself."""
     budget: tuple[str, float] | None = None
-    """Unit and size of the training budget, such as ("steps", 1000), of which each of the network's
-    `num_epoch` epochs is an equal part; None if an epoch is a pass through the training split."""
+    """Unit and amount of the training budget, such as ("steps", 1000), which the network's
+    `num_epoch` epochs share equally; None if an epoch is a pass through the training split."""
     sampling: Sampling = "proportional"
     """Frequency with which graphs of each data set are drawn, as in `data.sampling`."""
-    validation: tuple[int, int] | None = None
-    """Number of graphs of the validation split on which each epoch is judged, and the seed that
-    draws them; None for the whole split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Validation of each epoch: its graphs, and the error by which epochs are compared."""
+
+    subset: tuple[int, int] | None = None
+    """Number of graphs of the validation split that are used, and the seed that draws them; None
+    for the whole split."""
     criterion: CriterionName = "mae"
     """Error by which epochs are compared: ``mae`` or ``rmse``."""
-    trivial_errors: dict[str, float] = field(default_factory=dict)
-    """Error of a trivial predictor by target, in units of which the criterion is computed; if
+    trivial_errors: Mapping[str, float] = field(default_factory=dict)
+    """Error of a trivial predictor by name of the target, by which the model's error is divided; if
     empty, the trainer computes the errors."""
-    threads: int = 1
-    mode: Mode = "memory"
-    """Access of training to the store: ``memory``, ``random`` or ``stream``, as in `data.mode`."""
-    scratch: str | None = None
-    """Fast local directory of the node for a copy of the store."""
-    profile_seconds: float = 0.0
-    """Time for which training steps are only profiled [s]; 0 to train."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiling:
+    """Request to profile training steps instead of training."""
+
+    seconds: float = 0.0
+    """Total time of the steps to profile [s]; 0 to train."""
     traced: bool = False
-    """True to add a trace of some steps to the profile."""
+    """True to also write a Chrome trace of some steps."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON, which :func:`read_job` reads."""
-        return {**vars(self), "network": self.network.to_json()}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SegmentSpec:
-        """Return the segment whose JSON values :meth:`to_dict` has made.
+@dataclass(frozen=True, kw_only=True)
+class SegmentSpec(JobSpec):
+    """Job that trains one trial or member up to an epoch.
 
-        Raises
-        ------
-        InputError
-            If the network is invalid.
-        """
-        source = f"{values['kind']} {values['number']}"
-        known = {"network": load_network(values["network"], source)}
-        return cls(**{**values, **known, "frozen": tuple(values.get("frozen", ()))})
+    The segment starts from the checkpoint of an earlier segment if there is one. It ends with a
+    checkpoint at that epoch, or sooner by early stopping, on a request to stop, or before its
+    deadline. Each attempt writes its own checkpoint file, so an attempt that is wrongly taken for
+    lost does no harm.
+    """
+
+    network: NetworkConfig
+    """Checked configuration of the network."""
+    seed: int
+    threads: int = 1
+    store: StoreAccess
+    start: Start = Start()
+    epochs: EpochPlan
+    validation: Validation = Validation()
+    profile: Profiling = Profiling()
 
     @property
     def checkpoint(self) -> Path:
@@ -192,19 +233,31 @@ class SegmentSpec(JobSpec):
 
     @property
     def trace(self) -> Path:
-        """Path of the trace, in Chrome's format, that this attempt at a profile writes."""
+        """Path of the Chrome trace that this attempt writes if a traced profile is requested."""
         return self.folder / f"trace-{self.attempt}.json"
 
 
 def read_job(values: Mapping[str, Any]) -> Call | SegmentSpec:
-    """Return the call or segment whose JSON values `to_dict` has made.
+    """Return the call or segment that was converted to JSON values by :meth:`JobSpec.to_dict`.
 
     Raises
     ------
     InputError
         If the network of a segment is invalid.
     """
-    return Call(**values) if "function" in values else SegmentSpec.from_dict(values)
+    return msgspec.convert(values, Call) if "function" in values else read_segment(values)
+
+
+def read_segment(values: Mapping[str, Any]) -> SegmentSpec:
+    """Return the segment that was converted to JSON values by :meth:`SegmentSpec.to_dict`.
+
+    Raises
+    ------
+    InputError
+        If the network is invalid.
+    """
+    network = load_network(values["network"], f"{values['kind']} {values['number']}")
+    return msgspec.convert({**values, "network": network}, SegmentSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,41 +267,44 @@ class TrainingOutcome:
     from_epoch: int = 0
     """Number of epochs trained before this segment."""
     to_epoch: int = 0
-    """Number of epochs trained at its end, earlier segments included; less than requested after
-    early stopping."""
+    """Number of epochs trained at the end of this segment, earlier segments included; less than
+    requested if the segment ended early."""
     status: Status
     reason: str = ""
     from_step: int = 0
-    """Number of training steps after ``from_epoch`` epochs that an earlier segment had taken."""
+    """Number of training steps that an earlier segment had taken after ``from_epoch`` whole
+    epochs."""
     best_val_error: float | None = None
-    """Smallest criterion of an epoch so far (for a member since it left its trial), by which rungs
-    compare trials; None if no epoch was judged."""
+    """Smallest criterion (relative validation error) of any epoch so far; for a member, of any
+    epoch since it left its trial. None if no epoch was validated."""
     best_val_loss: float | None = None
     """Validation loss after the epoch of ``best_val_error``."""
     best_epoch: int | None = None
+    """Epoch of ``best_val_error``, counted from 1."""
     history: list[list[float]] = field(default_factory=list)
     """[epoch, training loss, validation loss, criterion] of each epoch of the segment."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Validation errors after the epoch of ``best_val_error`` by name, as `energy_mae`, in the
+    """Validation errors after the epoch of ``best_val_error`` by name, such as `energy_mae`, in the
     data's units."""
     checkpoint: str = ""
-    """Name of the segment's last checkpoint in its folder; empty if it wrote none."""
+    """Name of the training's latest checkpoint file in the segment's folder; empty if there is
+    none."""
     checksum: int | None = None
-    """CRC-32 at the end of that checkpoint."""
+    """CRC-32 checksum of that checkpoint; None if this attempt did not write it."""
     passed_over: str = ""
-    """Sentences about checkpoints from which the segment should have started, and why it did not;
-    empty without any."""
+    """Reasons why the segment did not start from unusable checkpoints, separated by semicolons;
+    empty if all were usable."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0
-    """Number of training steps."""
+    """Number of training steps that this segment took."""
     step_seconds: float = 0.0
-    """Mean time of a training step, from batch to batch [s]. The first step includes warm-up and
-    counts only if it is the only one."""
+    """Mean time of a training step, waiting for its graphs included [s]. The first step includes
+    warm-up and counts only if it is the only one."""
     graphs_per_step: float = 0.0
     """Mean number of graphs in a training step over all ranks, in the last epoch trained."""
     learning_rate: float = 0.0
-    """Largest learning rate in that epoch, before a schedule lowers it."""
+    """Largest learning rate of the schedule, as set in the last epoch trained."""
     steady_steps: int = 0
     """Number of training steps after the first five, from which the speed is computed."""
     steady_graphs: int = 0
@@ -261,13 +317,13 @@ class TrainingOutcome:
     joules: float | None = None
     """Energy of the segment on all ranks [J]; None if a rank has no energy counter."""
     spent_seconds: float = 0.0
-    """Time of all earlier segments on the way to the checkpoint from which this one started, summed
-    over GCDs [s]. Lost segments count too, although their results have no ``seconds``."""
+    """Time of all earlier segments of this training up to the checkpoint from which this segment
+    started, summed over GCDs [s]. Segments whose results were lost count too."""
     spent_joules: float = 0.0
     """Energy of these earlier segments [J]."""
     fused: int = 1
-    """Number of segments that were trained together in one process, this one included. Its times
-    and energy are its share of theirs; its peak memory is that of the process."""
+    """Number of segments that were trained together in one process, this one included. Times and
+    energy are this segment's share of the process's; peak memory is that of the process."""
     started: float = 0.0
     """Unix time at which the segment started [s]."""
     ended: float = 0.0
@@ -276,7 +332,7 @@ class TrainingOutcome:
 
     @classmethod
     def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
-        """Return the outcome of a segment that ends now, with nothing known of its training.
+        """Return the outcome of a segment that ends now: status, reason and times, no progress.
 
         Parameters
         ----------
@@ -296,18 +352,18 @@ class Place:
     node: str = ""
     """Name of the node of the first rank."""
     gcds: list[str] = field(default_factory=list)
-    """Name of each rank's GCD [n_ranks]; `node/gcd` if it is on another node than the first."""
+    """Name of each rank's GCD [n_ranks]; `node/gcd` for a GCD that is not on ``node``."""
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """Names of node and GCD of each rank [n_ranks]."""
+        """(name of the node, name of the GCD) of each rank [n_ranks]."""
         split = [gcd.rpartition("/") for gcd in self.gcds]
         return [(node or self.node, gcd) for node, _, gcd in split]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Plan and predicted cost of a segment, and the driver's times around it."""
+    """Plan and predicted cost of a segment, and times that its driver measured."""
 
     together: float = 1.0
     """Mean number of segments on its GCD while it ran, this one included."""
@@ -316,9 +372,9 @@ class Forecast:
     accumulation_steps: int = 1
     """Number of micro-batches into which each rank divided its graphs of a training step."""
     batches: int = 1
-    """Number of batches in a training step, as in :class:`SegmentSpec`."""
+    """Number of batches in a training step, as in :class:`EpochPlan`."""
     planned_epochs: int | None = None
-    """Number of epochs that the segment was to train; None if it has no plan."""
+    """Number of epochs that the segment was planned to train; None if it has no forecast."""
     predicted_seconds: float | None = None
     """Predicted time of the segment, start-up and validation included [s]."""
     predicted_low: float | None = None
@@ -377,20 +433,23 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         )
 
     def expected(self, forecast: Forecast) -> SegmentResult:
-        """Return the result with the driver's forecast added."""
+        """Return a copy of the result with the driver's forecast."""
         return replace(self, **vars(forecast))
 
     def drop_details(self) -> None:
-        """Empty the large fields ``history``, ``metrics`` and ``parameters`` to free memory."""
+        """Empty ``history``, ``metrics`` and ``parameters`` in place, to free memory."""
         for name, nothing in _NO_DETAILS.items():
             object.__setattr__(self, name, nothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields but ``answer`` as plain values for JSON, for a line of the ledger."""
+        """Return all fields but ``answer`` as values for JSON, for a line of `segments.jsonl`."""
         names = (field.name for field in fields(self) if field.name != "answer")
         return {name: getattr(self, name) for name in names}
 
 
 def trial_kwh(results: Iterable[SegmentResult]) -> float:
-    """Return the counted energy of all segments of trials [kWh]; uncounted ones add nothing."""
+    """Return the total energy of the segments of trials among ``results`` [kWh].
+
+    Segments whose energy was not measured add nothing.
+    """
     return sum((result.joules or 0.0) / 3.6e6 for result in results if result.kind == "trial")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from ase import Atoms
+from segment_cases import make_spec
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import NetworkConfig, RunConfig, load_network
@@ -27,7 +28,6 @@ from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.data import GraphStore, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment
 
 Outcome = Literal["trains", "trains with additions", "is refused", "fails"]
@@ -201,16 +201,7 @@ def _train(network: NetworkConfig, store: GraphStore, folder: Path) -> str:
     folder.mkdir()
     logging.disable(logging.WARNING)
     try:
-        spec = SegmentSpec(
-            kind="trial",
-            number=0,
-            directory=str(folder),
-            store=str(store.path),
-            network=network,
-            until_epoch=1,
-            rung=0,
-            seed=0,
-        )
+        spec = make_spec(folder, store, 1, network=network.to_json())
         outcome = run_segment(spec)
     finally:
         logging.disable(logging.NOTSET)

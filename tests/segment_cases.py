@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import EpochPlan, SegmentSpec, StoreAccess
+
+SECTIONS = ("driver", "store", "start", "epochs", "validation", "profile")
 
 NETWORK: dict[str, Any] = {
     "Architecture": {
@@ -36,14 +39,22 @@ def make_spec(
         "kind": "trial",
         "number": 0,
         "directory": str(folder),
-        "store": str(store.path) if store else "",
-        "network": NETWORK,
-        "until_epoch": until_epoch,
-        "rung": 0,
+        "store": StoreAccess(path=str(store.path) if store else ""),
+        "network": load_network(changes.pop("network", NETWORK)),
+        "epochs": EpochPlan(until_epoch=until_epoch),
         "seed": 5,
     }
-    values |= changes
-    return SegmentSpec(**{**values, "network": load_network(values["network"])})
+    return changed(SegmentSpec(**values), **changes)
+
+
+def changed(spec: SegmentSpec, **changes: Any) -> SegmentSpec:
+    """The segment with other fields, named as in it or in one of its sections."""
+    for name, value in changes.items():
+        sections = [s for s in SECTIONS if hasattr(getattr(spec, s), name)]
+        if sections:
+            value = replace(getattr(spec, sections[0]), **{name: value})
+        spec = replace(spec, **{sections[0] if sections else name: value})
+    return spec
 
 
 def network_with(**changes: Any) -> dict[str, Any]:

@@ -15,15 +15,15 @@ import pytest
 import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from segment_cases import make_spec
 
 from hydragnn_flow import InputError, cli, trials_frame
-from hydragnn_flow.config import RunConfig, load_network
+from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import JOURNAL, Search, read_trials
 from hydragnn_flow.search.storage import STUDY
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.runner import run_segment
 
@@ -125,14 +125,12 @@ def test_training_goes_on_from_a_checkpoint(run, config, tmp_path):
     prepare_store(config.data, base.radius, base.max_neighbours, config.seed, store)
     folder = run / "ensemble" / "members" / "0"
     before = load_checkpoint(folder / FILE)
-    spec = SegmentSpec(
+    spec = make_spec(
+        folder,
+        GraphStore.open(store),
+        config.ensemble.epochs + 1,
+        network=network,
         kind="member",
-        number=0,
-        directory=str(folder),
-        store=str(store),
-        network=load_network(network),
-        until_epoch=config.ensemble.epochs + 1,
-        rung=0,
         seed=config.seed,
     )
     result = run_segment(spec)

@@ -13,8 +13,8 @@ from hydragnn_flow.segment import (
     Place,
     Segment,
     SegmentResult,
-    SegmentSpec,
     TrainingOutcome,
+    read_segment,
 )
 
 NETWORKS = {
@@ -33,7 +33,7 @@ def test_a_segment_is_the_same_in_another_process(tmp_path, name):
     divided = replace(spec, network=spec.network.with_accumulation(3))
     assert divided.network != spec.network
     for sent in (spec, divided):
-        assert SegmentSpec.from_dict(json.loads(json.dumps(sent.to_dict()))) == sent
+        assert read_segment(json.loads(json.dumps(sent.to_dict()))) == sent
         assert pickle.loads(pickle.dumps(sent)) == sent
 
 

@@ -8,24 +8,27 @@ from typing import Any
 
 from hydragnn_flow.execution import Node, Rank
 from hydragnn_flow.execution.workers.worker import run_ranks
-from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
+from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec, read_segment
 
 
 def end_at_once(node: Node, groups: Sequence[Rank]) -> list[SegmentResult]:
     """Stand in for `run_ranks`: results of segments that did nothing; the best rate is 1e-3."""
     found, now = [], time.time()
     for spec in [group.segment for group in groups]:
-        loss = abs(spec.network.Training.Optimizer.learning_rate - 1e-3) + 1.0 / spec.until_epoch
-        epochs = range(spec.after_epoch + 1, spec.until_epoch + 1)
+        loss = (
+            abs(spec.network.Training.Optimizer.learning_rate - 1e-3)
+            + 1.0 / spec.epochs.until_epoch
+        )
+        epochs = range(spec.epochs.after_epoch + 1, spec.epochs.until_epoch + 1)
         result = SegmentResult(
             kind=spec.kind,
             number=spec.number,
             rung=spec.rung,
-            from_epoch=spec.after_epoch,
-            to_epoch=spec.until_epoch,
+            from_epoch=spec.epochs.after_epoch,
+            to_epoch=spec.epochs.until_epoch,
             status="ok",
             best_val_error=loss,
-            best_epoch=spec.until_epoch,
+            best_epoch=spec.epochs.until_epoch,
             history=[[epoch, loss, loss, loss] for epoch in epochs],
             seconds=600.0,
             started=now,
@@ -49,6 +52,6 @@ def stop_at_first_step(values: dict[str, Any]) -> dict[str, Any]:
     """Function that a trainer process runs for :func:`to_first_step`."""
     from hydragnn_flow.training.runner import run_segment
 
-    outcome = run_segment(SegmentSpec.from_dict(values), should_stop=lambda: True)
+    outcome = run_segment(read_segment(values), should_stop=lambda: True)
     assert outcome.status == "interrupted", outcome.reason
     return {"ended": outcome.ended}

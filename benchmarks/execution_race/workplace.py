@@ -21,7 +21,7 @@ from hydragnn_flow.execution.site import Options
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import EpochPlan, SegmentSpec, Start, StoreAccess
 
 _SECONDS_TO_CONNECT = 900.0
 
@@ -52,14 +52,13 @@ def segments(folder: Path) -> Iterator[SegmentSpec]:
             kind="trial",
             number=number,
             directory=str(run.trial(number)),
-            store=str(run.store),
+            store=StoreAccess(path=str(run.store)),
             network=campaign.network_with(parameters),
-            until_epoch=6,
+            epochs=EpochPlan(until_epoch=6),
             rung=0,
             seed=number,
             attempt=uuid.uuid4().hex,
-            may_have_begun=False,
-            mode="memory",
+            start=Start(may_have_begun=False),
         )
 
 

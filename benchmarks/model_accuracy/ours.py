@@ -9,7 +9,7 @@ from pathlib import Path
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import NetworkConfig
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import EpochPlan, SegmentSpec, StoreAccess
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
@@ -58,9 +58,9 @@ def train_network(
             kind="trial",
             number=0,
             directory=folder,
-            store=str(store),
+            store=StoreAccess(path=str(store)),
             network=checked,
-            until_epoch=checked.Training.num_epoch,
+            epochs=EpochPlan(until_epoch=checked.Training.num_epoch),
             rung=0,
             seed=seed,
         )

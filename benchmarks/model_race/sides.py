@@ -15,7 +15,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import EpochPlan, SegmentSpec, StoreAccess
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
 from hydragnn_flow.training.plan.batching import Step
@@ -68,9 +68,9 @@ class Ours:
             kind="trial",
             number=0,
             directory=str(store.with_suffix(".no-checkpoint")),
-            store=str(store),
+            store=StoreAccess(path=str(store)),
             network=load_network(section),
-            until_epoch=1,
+            epochs=EpochPlan(until_epoch=1),
             rung=0,
             seed=0,
         )

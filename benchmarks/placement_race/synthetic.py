@@ -145,7 +145,7 @@ class Foreseen:
     def cost(self, rank: Rank) -> Cost:
         """Time and memory that a segment really takes."""
         model = self.model(rank.segment.network)
-        epoch = model.on(rank.world, rank.segment.batches) / EPOCHS
+        epoch = model.on(rank.world, rank.segment.epochs.batches) / EPOCHS
         memory = model.memory_gib / rank.world
         return Cost(SECONDS_TO_START, epoch, epoch / STEPS, STEPS, model.busy, memory)
 
@@ -155,7 +155,7 @@ class NoCurves:
 
     def errors(self, spec: SegmentSpec) -> list[float]:
         """Errors of each epoch, all alike."""
-        return [1.0] * spec.until_epoch
+        return [1.0] * spec.epochs.until_epoch
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Context: objects that both phases of a campaign share; ledger: its ended segments.
+"""Context: objects that search and ensemble phase of a campaign share; ledger: ended segments.
 
 A segment is one stretch of a trial's or member's training, sent as one job.
 """
@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.setup.stores import settings_of
+from hydragnn_flow.campaign.setup.stores import store_access
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
@@ -37,18 +36,35 @@ from hydragnn_flow.placement import (
 )
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec, trial_kwh
+from hydragnn_flow.segment import (
+    EpochPlan,
+    Kind,
+    SegmentResult,
+    SegmentSpec,
+    Sender,
+    Start,
+    Validation,
+    trial_kwh,
+)
 from hydragnn_flow.training.measures.criterion import trivial_errors
 
 
 @contextmanager
 def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
-    """Stop a campaign with one sentence if the disk of its directory fails in a ``with`` block.
+    """Context manager: stop the campaign with one sentence if a disk fails inside it.
+
+    Parameters
+    ----------
+    path
+        Path for the message if the error names no file.
+    is_disks
+        Function that returns true if an error comes from a disk that is full or unreachable; other
+        errors are not changed.
 
     Raises
     ------
     CampaignStopped
-        Instead of the disk's error.
+        Instead of the disk's `OSError`.
     """
     try:
         yield
@@ -62,17 +78,17 @@ def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> It
 
 
 class Ledger:
-    """Ended segments of a run; written to disk before the driver acts on them.
+    """Results of a run's ended segments, on disk (`segments.jsonl`) and partly in memory.
 
-    A driver that works for days records millions. Of an ended trial it keeps in memory only what
-    its members may need; the rest is on disk.
+    A driver that works for days records millions of results. It keeps in memory only those results
+    of an ended trial that ensemble members from the trial may need.
 
     Parameters
     ----------
     directory
         Run directory of the campaign.
     token
-        Token of this driver; a newer driver prevents it from writing.
+        Token of this driver; writing raises an error once a newer driver is in charge.
     """
 
     def __init__(self, directory: RunDirectory, token: str) -> None:
@@ -90,12 +106,13 @@ class Ledger:
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
         """Read the results that earlier drivers recorded in `segments.jsonl`.
 
-        Memory keeps of an ended trial only what its members need.
+        Memory keeps of each trial only what :meth:`settle` leaves; :meth:`load_whole` then restores
+        trials that have not ended.
 
         Parameters
         ----------
         learn
-            Function called with each result before its details are dropped.
+            Function called with each result, as a list of one, before details are dropped from it.
 
         Raises
         ------
@@ -110,14 +127,21 @@ class Ledger:
                     self.settle(result.number)
 
     def load_whole(self, trials: Collection[int]) -> None:
-        """Read all results of the given trials again, which have not ended, with all details."""
+        """Read all results of trials that have not ended again from disk, with all details.
+
+        ``trials`` are the numbers of these trials.
+        """
         for number in trials:
             self.trials.pop(number, None)
         for result in self._directory.results(trials) if trials else ():
             self.trials[result.number].append(result)
 
     def settle(self, trial: int) -> None:
-        """Drop from memory those results of an ended trial that its members do not need."""
+        """Drop results of an ended trial from memory, except those that its members may need.
+
+        The last judged and the last whole segment stay, without details, and every lack of memory.
+        ``trial`` is the number of the trial.
+        """
         judged = whole = False
         kept = deque[SegmentResult]()
         for result in reversed(self.trials[trial]):
@@ -147,12 +171,12 @@ class Ledger:
         self.trial_kwh += trial_kwh([result])
 
     def write(self, action: Callable[[], None]) -> None:
-        """Call ``action``, which changes a run's file; wait while the disk is full or unreachable.
+        """Call ``action``, which changes a file of the run; repeat it while its disk fails.
 
         Raises
         ------
         CampaignStopped
-            If the wait takes minutes, or a newer driver is in charge.
+            If the disk is full or unreachable for minutes, or a newer driver is in charge.
         """
 
         def act() -> None:
@@ -168,7 +192,7 @@ class Ledger:
 
 
 def is_judged(result: SegmentResult) -> bool:
-    """Return whether a segment ended with a finite criterion of validated weights."""
+    """Return True if a segment has a finite ``best_val_error``: some weights were validated."""
     return result.best_val_error is not None and math.isfinite(result.best_val_error)
 
 
@@ -181,7 +205,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Context:
-    """Objects that both phases of a campaign share."""
+    """Objects that the search and the ensemble phase of a campaign share."""
 
     config: RunConfig
     site: Site
@@ -194,15 +218,13 @@ class Context:
     cost_files: CostFiles | None = None
     """Files that keep measured costs for later campaigns; None to keep none."""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
-    """Work of training steps by network, perhaps shared with another campaign on the same data."""
+    """Interpolation of a training step's work between networks; campaigns on the same data may
+    share it."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
-    validation: tuple[int, int] | None = field(init=False)
-    """Number of validation graphs that judge an epoch, and the seed that draws them; None for
-    all."""
-    trivial_errors: dict[str, float] = field(init=False)
-    """Errors of a trivial predictor, by target: the units of the criterion, computed once."""
+    validation: Validation = field(init=False)
+    """Validation of each epoch, with the errors of a trivial predictor, computed once."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
@@ -213,11 +235,14 @@ class Context:
         manifest, name = self.store.manifest, self.config.criterion
         judged = self.estimator.judged
         is_part = judged < manifest.splits[VALIDATION].graphs
-        self.validation = (judged, self.config.seed) if is_part else None
-        self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
+        self.validation = Validation(
+            subset=(judged, self.config.seed) if is_part else None,
+            criterion=name,
+            trivial_errors=trivial_errors(self.store[TRAIN], manifest, name),
+        )
 
     def another_estimator(self) -> Estimator:
-        """Make an estimator for the same campaign that has learnt from no segments."""
+        """Return a new estimator for this campaign, which no measured segment has corrected yet."""
         gcd = gcd_for_segments(self.site, self.config, self.store)
         node = self.site.node
         return Estimator(
@@ -230,7 +255,7 @@ class Context:
         return self.estimator.gcd
 
     def to_come(self, asked: int) -> int:
-        """Return the number of trials yet to be requested; 0 once their energy is used up.
+        """Return the number of trials yet to be requested; 0 once `search.energy_kwh` is used up.
 
         Parameters
         ----------
@@ -248,32 +273,36 @@ class Context:
         number: int,
         trial: TrialRecord,
         *,
-        done_epochs: int,
+        rung: int,
+        start: Start,
+        epochs: EpochPlan,
         repeat: int = 0,
         width: int | None = 1,
-        **of_spec: Any,
     ) -> SegmentTask:
-        """Make the next segment of a trial, or of a member that comes from the trial.
+        """Return the next segment of a trial, or of a member that comes from the trial.
 
         Parameters
         ----------
         kind, number
-            Either `trial` or `member`, and its number.
+            `trial` or `member`, and the number of the trial or index of the member.
         trial
-            Trial with the hyper-parameters.
-        done_epochs
-            Number of epochs that were trained before.
+            Record of the trial whose hyper-parameters the segment has.
+        rung
+            Index of the rung at which the segment ends, from 0.
+        start
+            Checkpoint to start from; weights and frozen layers of `start_from` are added.
+        epochs
+            Epochs to train; batches, bootstrap, budget and sampling are set by the configuration.
         repeat
-            Number by which members of one trial get different seeds.
+            Number of earlier members from the same trial; each gets another seed.
         width
             Number of GCDs; None to let the placer choose it.
-        **of_spec
-            Fields of the :class:`SegmentSpec` that say how far to train, and from where.
 
         Raises
         ------
         InputError
-            If the trial's parameters give an invalid network.
+            If the trial's parameters give an invalid network, or one that cannot be sharded over
+            ``width`` GCDs.
         """
         network = self.config.network_with(trial.parameters)
         sharding = network.Training.sharding
@@ -288,24 +317,28 @@ class Context:
         spec = SegmentSpec(
             kind=kind,
             number=number,
+            rung=rung,
             directory=str(folder if is_member else self.directory.trial(number)),
-            store=str(self.directory.store),
+            driver=Sender(
+                run_directory=str(self.directory.path), token=self.token, site_gcds=self.site.gcds
+            ),
             network=network,
             seed=self.config.seed * 100_003 + trial.number + repeat * 10_000_019,
-            weights=str(self.directory.weights) if self.config.start_from else "",
-            after_epoch=done_epochs,
-            batches=1 if is_member else self.config.batches(trial.parameters),
-            bootstrap=is_member and self.config.members.bootstrap,
+            threads=self.site.node.cores_per_gcd,
+            store=store_access(self.config, self.site, self.directory.store),
+            start=self._with_weights(start),
+            epochs=replace(
+                epochs,
+                batches=1 if is_member else self.config.batches(trial.parameters),
+                bootstrap=is_member and self.config.members.bootstrap,
+                budget=self.config.divided_budget,
+                sampling=self.config.data.sampling,
+            ),
             validation=self.validation,
-            trivial_errors=self.trivial_errors,
-            run_directory=str(self.directory.path),
-            token=self.token,
-            **settings_of(self.config, self.site),
-            **{"may_have_begun": False, **of_spec},
         )
         task = SegmentTask(
             spec=spec,
-            epochs=spec.until_epoch - done_epochs,
+            epochs=epochs.until_epoch - epochs.after_epoch,
             parameters=trial.parameters,
             trial=trial.number,
             micro_batches=spec.network.Training.accumulation_steps,
@@ -316,11 +349,19 @@ class Context:
         )
         return self.sized(task)
 
-    def sized(self, task: SegmentTask) -> SegmentTask:
-        """Return a ready segment with as few micro-batches and GCDs as fit in memory.
+    def _with_weights(self, start: Start) -> Start:
+        """Return ``start`` with the weights and frozen layers that `start_from` gives, if any."""
+        origin = self.config.start_from
+        if origin is None:
+            return start
+        return replace(start, weights=str(self.directory.weights), frozen=origin.frozen)
 
-        Each step gets as many micro-batches as its memory needs. A segment whose steps cannot be
-        divided that far gets more GCDs, if the placer may choose their number.
+    def sized(self, task: SegmentTask) -> SegmentTask:
+        """Return a copy of a segment with as few micro-batches and GCDs as its memory needs.
+
+        A segment that does not fit on a GCD even with the most micro-batches gets more GCDs, if the
+        placer may choose their number. The copy may still be too large. Its waiting time counts
+        from now.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
         if task.is_batch_per_gcd:
@@ -339,7 +380,10 @@ class Context:
         return found
 
     def shapes(self, task: SegmentTask) -> list[SegmentTask]:
-        """Return versions of a segment on each useful number of GCDs, itself first."""
+        """Return copies of a segment for larger numbers of GCDs, as far as each saves enough time.
+
+        The segment itself is the first element.
+        """
         found = [task]
         widths = self._widths(task) if task.is_flexible else []
         for width in widths:
@@ -352,16 +396,20 @@ class Context:
         return found
 
     def widest(self, network: NetworkConfig) -> int:
-        """Return the largest number of GCDs, in one block, whose ranks get two graphs per step.
+        """Return the largest number of GCDs in a batch job that gives each two graphs per step.
 
-        With one graph each, two ranks take as long as one: they wait for each other's gradients.
+        A step has one batch. Two ranks (processes, one per GCD) with one graph each take as long as
+        one rank with both, since they wait for each other's gradients.
         """
         graphs = self.store.manifest.splits[TRAIN].graphs
         steps = self.estimator.steps_of_a_pass(network)
         return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
 
     def _most_batches(self, network: NetworkConfig) -> int:
-        """Return the most GCDs in a block that, with a batch each, leave an epoch enough steps."""
+        """Return the largest number of GCDs in a batch job that leaves an epoch enough steps.
+
+        Each GCD has a batch of its own; :data:`LEAST_STEPS` steps are enough.
+        """
         steps = self.estimator.steps_per_epoch(network)
         return max(1, min(steps // LEAST_STEPS, self.site.gcds_of_a_block))
 
@@ -377,17 +425,25 @@ class Context:
         ]
 
     def _on(self, task: SegmentTask, width: int) -> SegmentTask:
-        """Return the segment on ``width`` GCDs with as many micro-batches as its memory needs."""
+        """Return a copy for ``width`` GCDs, with the micro-batches that its memory needs.
+
+        Estimate and checksums of the copy are those that follow from all earlier segments.
+        """
         network = task.spec.network.with_accumulation(task.micro_batches)
-        batches = width if task.is_batch_per_gcd else task.spec.batches
+        batches = width if task.is_batch_per_gcd else task.spec.epochs.batches
         results = self._results(task)
         network, estimate = self.estimator.divide(network, task.epochs, width, results, batches)
         checksums = {r.checkpoint: r.checksum for r in results if r.checksum is not None}
-        spec = replace(task.spec, network=network, batches=batches, checksums=checksums)
+        spec = replace(
+            task.spec,
+            network=network,
+            start=replace(task.spec.start, checksums=checksums),
+            epochs=replace(task.spec.epochs, batches=batches),
+        )
         return replace(task, spec=spec, estimate=estimate, width=width)
 
     def _results(self, task: SegmentTask) -> list[SegmentResult]:
-        """Return the results of all earlier segments; for a member, those of its trial too."""
+        """Return the results of earlier segments of a task's trial and, if any, of its member."""
         results = self.ledger.trials.get(task.trial, [])
         if task.spec.kind == "member":
             mine = [one for one in self.ledger.members if one.number == task.spec.number]
@@ -395,7 +451,9 @@ class Context:
         return results
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Write results to disk, then learn from them; only then may the driver act on them.
+        """Write results to the ledger, and correct the estimator by them.
+
+        The driver may act on results only after this call.
 
         Parameters
         ----------

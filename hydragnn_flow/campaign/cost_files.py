@@ -1,8 +1,8 @@
 """Cost files: measured costs of segments on a site, so that the next campaign starts calibrated.
 
-There are two: the site's in the user's cache, and the run's in its directory. They hold
-observations rather than fits, so that a better fit can use old ones. Campaigns that share the
-site's file add to it, one at a time.
+There are two files: the site's in the user's cache, and the run's in the run directory. They hold
+observations rather than fits, so that a better fit can use old observations. Campaigns that share
+the site's file add to it, one campaign at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Experience
 
 VERSION = 2
-"""Version of a cost file."""
+"""Version of the format of cost files."""
 FILE = "cost.json"
 """Name of the file in a run directory."""
 _logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class CostFiles:
         self._known: dict[Path, list[Experience]] = {}
 
     def read(self) -> list[Experience]:
-        """Read the measurements in files that fit this site; tell the user of any others."""
+        """Return the measurements in the files; tell the user of files that are ignored."""
         read: list[Experience] = []
         for path in self._paths:
             found = self._found(path)
@@ -80,7 +80,7 @@ class CostFiles:
     def write(self, experience: Experience) -> None:
         """Add measurements to the files; tell the user once of a file that cannot be written.
 
-        Observations of other campaigns are older than these, and newer than all others there.
+        Observations that other campaigns have written meanwhile are kept, and count as older.
         """
         for path in self._paths:
             try:
@@ -104,7 +104,7 @@ class CostFiles:
                 self._failed.add(path)
 
     def _found(self, path: Path) -> Experience | str:
-        """Return the content of a file, or why it is not used; empty if there is none."""
+        """Return the content of a file, or the reason to ignore it; "" if there is no file."""
         try:
             return self._experience(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -115,7 +115,13 @@ class CostFiles:
             return f"is damaged ({error})"
 
     def _experience(self, values: Any) -> Experience | str:
-        """Decode a file, or return why it is not used; ValueError if it is damaged."""
+        """Return the measurements in a file's JSON values, or the reason to ignore the file.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged.
+        """
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
         if values.get("version") != VERSION:
@@ -128,9 +134,9 @@ class CostFiles:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep other campaigns from writing a file during a ``with`` block.
+    """Context manager: keep other campaigns from writing the file at ``path``.
 
-    On a file system without locks another one may interfere, and its observations may be lost.
+    On a file system without locks another campaign may interfere, and observations may be lost.
     """
     with ExitStack() as stack:
         # The file itself is replaced, and would lose its lock. Writing takes an instant.
@@ -140,7 +146,10 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _cache() -> Path | None:
-    """Return the user's cache (XDG Base Directory Specification 0.8); None without a home."""
+    """Return the user's cache directory (XDG Base Directory Specification 0.8).
+
+    The result is None if the user has no home directory.
+    """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if given.is_absolute():
         return given

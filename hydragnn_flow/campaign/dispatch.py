@@ -37,11 +37,11 @@ _BAD = ("killed", "error", "out_of_memory")
 
 
 class Fusing:
-    """Groups of segments that are trained fused: in one process, all in one step.
+    """Grouping of segments that are trained fused: in one process, with common training steps.
 
     Segments of one shape (networks that differ at most in weights and learning rates) are grouped
-    if there are more of them than free GCDs. Trials whose objectives are costs are left apart:
-    costs of a shared process cannot be divided.
+    if there are more of them than free GCDs. Trials whose objectives are costs are not fused, as
+    the costs of a shared process cannot be divided.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Fusing:
     def together(
         self, ready: Sequence[SegmentTask], free: int, process_gib: float
     ) -> list[SegmentTask]:
-        """Group segments of one shape; return one segment for each group, and the others.
+        """Group segments of one shape; return one task for each group, and the other segments.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Fusing:
         return found
 
     def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
-        """Remember the shapes of segments that failed, or left their group, when fused.
+        """Remember shapes of segments that failed, or left their group, to fuse them no more.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class Fusing:
                 _logger.info("%s and others like it are not fused: %s", task, result.reason)
 
     def _shape(self, task: SegmentTask) -> str | None:
-        """Return a name of the shape of a segment; None if it is not to be fused."""
+        """Return a name of the shape of a segment; None if the segment is not to be fused."""
         spec = task.spec
         if task.width > 1 or task.is_batch_per_gcd or refusal_of(spec):
             return None
@@ -128,7 +128,10 @@ class Fusing:
         return None if shape in self._apart else shape
 
     def _fitting(self, tasks: Sequence[SegmentTask], process_gib: float) -> list[SegmentTask]:
-        """Group segments of one shape into as few processes as fit the memory of a GCD."""
+        """Group segments of one shape into processes that each fit the memory of a GCD.
+
+        Returns one task for each process; ``process_gib`` is a process without networks [GiB].
+        """
         bundles: list[list[SegmentTask]] = []
         room = 0.0
         for task in tasks:
@@ -142,7 +145,11 @@ class Fusing:
 
 
 def _bundle(tasks: Sequence[SegmentTask], process_gib: float) -> SegmentTask:
-    """Combine segments into one, which takes at most the sum of their times, in one process."""
+    """Return one task that trains all segments in one process.
+
+    Its estimated time is the sum of theirs, an upper limit; ``process_gib`` is the memory of a
+    process without networks [GiB].
+    """
     each = [task.estimate for task in tasks]
     estimate = Estimate(
         seconds=sum(one.seconds for one in each),
@@ -173,7 +180,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Dispatch(Jobs[SegmentTask]):
-    """Running segments of a campaign: sent to workers, recorded when they end.
+    """Dispatch of a campaign's segments: sends them to workers, and records results at their end.
 
     Parameters
     ----------
@@ -187,7 +194,7 @@ class Dispatch(Jobs[SegmentTask]):
         super().__init__(workers, context.site, context.clock, context.gcd)
         self._context = context
         self.segments = 0
-        """Number of running segments, each fused one counted."""
+        """Number of running segments, each segment of a fused group counted."""
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
@@ -207,7 +214,7 @@ class Dispatch(Jobs[SegmentTask]):
         return super().fleet
 
     def request_workers(self, more: int) -> None:
-        """Request workers for all busy GCDs and ``more`` others; tell the user of a wait.
+        """Request workers for all busy GCDs and ``more`` further GCDs; tell the user of a wait.
 
         Raises
         ------
@@ -230,7 +237,7 @@ class Dispatch(Jobs[SegmentTask]):
     ) -> list[SegmentTask]:
         """Send the segments for which there are GCDs now; return the others.
 
-        Where GCDs would idle, segments get several, if the placer may choose their number.
+        If GCDs would stay idle, a segment gets several, where its number of GCDs is not fixed.
 
         Parameters
         ----------
@@ -241,7 +248,7 @@ class Dispatch(Jobs[SegmentTask]):
         to_come
             Number of segments yet to be requested, which will need GCDs too.
         may_join
-            True if they may share a GCD with running segments; False if not.
+            True if ``ready`` segments may share a GCD with running segments; False if not.
         """
         fleet, now = self.fleet, self._clock.monotonic()
         process_gib = self._context.estimator.costs.process_gib
@@ -262,10 +269,10 @@ class Dispatch(Jobs[SegmentTask]):
         ]
 
     def reshape(self) -> None:
-        """Stop segments at a checkpoint that would run much faster on idle GCDs too.
+        """Stop, at a checkpoint, segments that would run much faster with the idle GCDs added.
 
-        :meth:`wait` returns them as interrupted. Call it only if no ready segment could use these
-        GCDs.
+        :meth:`wait` returns these segments as interrupted. Call this only if no ready segment could
+        use the idle GCDs.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
@@ -293,9 +300,9 @@ class Dispatch(Jobs[SegmentTask]):
         return sending
 
     def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
-        """Return segments that have ended, with their results, which are on disk by then.
+        """Record the results of segments that have ended; return the segments with their results.
 
-        Empty if none ends within half a second.
+        The list is empty if no segment ends within half a second.
 
         Parameters
         ----------
@@ -321,7 +328,7 @@ class Dispatch(Jobs[SegmentTask]):
         return ended
 
     def _sharing_pays(self) -> bool:
-        """Return whether segments may share a GCD; tell the user once if not."""
+        """Return whether segments may share a GCD; tell the user once if they may not."""
         pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
         if not pays and not self._told_apart:
             self._told_apart = True
@@ -330,7 +337,7 @@ class Dispatch(Jobs[SegmentTask]):
         return pays
 
     def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
-        """Let some segments keep their GCD until the slowdown by sharing is known."""
+        """Return ``ready`` segments, some marked to have a GCD alone until sharing is measured."""
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
         site = self._context.site
@@ -346,7 +353,7 @@ class Dispatch(Jobs[SegmentTask]):
         return with_some
 
     def _part(self) -> None:
-        """Stop co-located segments at a checkpoint, where sharing a GCD is slower."""
+        """Stop segments that share a GCD at a checkpoint, if one after the other is faster."""
         now = self._clock.monotonic()
         if not self._fleet.packs or now - self._parted < SECONDS_BETWEEN_LOOKS:
             return
@@ -360,7 +367,10 @@ class Dispatch(Jobs[SegmentTask]):
 
 
 def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
-    """Yield the segment of an ended attempt, or each fused one, with its complete result."""
+    """Yield each segment of an ended attempt (several if fused) with its completed result.
+
+    ``now`` is the time by the campaign's clock [s].
+    """
     sent = sending.resident.since
     for task, result in zip(sending.task.members, sending.results, strict=True):
         is_released = sending.is_released

@@ -1,7 +1,8 @@
 """Driver: searches, places, runs and judges until done; then makes the ensemble.
 
-Only this process writes the study. It writes everything it knows to the run directory before it
-acts on it, so it may be killed at any moment and restarted by the same command.
+Only the driver writes the study (Optuna's record of the search). It records each decision in the
+run directory before acting on it, so it may be killed at any moment and restarted by the same
+command.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
-    """Build the store of a run, unless it exists."""
+    """Build the store of a run, unless the store exists."""
     with _driving(directory, config, view), _started(site, directory) as pool:
         _prepare(config, site, directory, view, pool)
 
@@ -50,7 +51,7 @@ def drive(
     Raises
     ------
     InputError
-        If trials whose speed is measured ask for more GCDs than the site has for one.
+        If trials whose speed is measured ask for more GCDs than the site has for a trial.
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
@@ -65,7 +66,7 @@ def drive(
 
 
 def check_gcds(config: RunConfig, site: Site) -> None:
-    """Refuse trials whose speed is to be measured on more GCDs than the site has for one.
+    """Refuse trials whose speed is to be measured on more GCDs than the site has for a trial.
 
     Raises
     ------
@@ -106,9 +107,9 @@ def _prepare(
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
-    """Lock the run directory and yield the driver's token; clear a new run if its input is wrong.
+    """Context manager: lock and prepare the run directory; yield the driver's token.
 
-    A prepared store stays, since the mistakes are elsewhere.
+    If the input of a new run turns out to be wrong, its files are deleted, unless it has a store.
     """
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
@@ -139,14 +140,20 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 @contextmanager
 def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
-    """Check the site's pool now; yield a function that starts it when it is first called."""
+    """Context manager: check the site's pool now; yield a function that returns the started pool.
+
+    The pool is started when the function is first called.
+    """
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
 
 
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | None:
-    """Calibrate and test the ensemble once, and write the report; return `ensemble.json`."""
+    """Calibrate and test the ensemble once, and write the report; return `ensemble.json`.
+
+    For a search without an ensemble only the report is written, and None returned.
+    """
     config, directory, view = context.config, context.directory, context.view
     context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)

@@ -113,10 +113,10 @@ class Estimator:
         results: Sequence[SegmentResult],
         batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
-        """Choose the number of micro-batches of a step that fit on a GCD, and predict the cost.
+        """Choose the number of micro-batches of a step so that the step fits on a GCD.
 
         It is the smallest number with which a step is expected to fit, and at least twice a number
-        that did not fit.
+        with which a step did not fit.
 
         Parameters
         ----------
@@ -153,7 +153,10 @@ class Estimator:
         return network, estimate
 
     def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Return the number of steps, of ``batches`` each, in a pass through the training split."""
+        """Return the number of steps in a pass through the training split.
+
+        ``batches`` is the number of batches in a step.
+        """
         sizes = self._train
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
@@ -163,7 +166,10 @@ class Estimator:
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Return the number of steps in an epoch: a pass, or its share of `search.budget`."""
+        """Return the number of steps in an epoch, with ``batches`` batches in a step.
+
+        An epoch is a pass through the training split, or a fraction of `search.budget`.
+        """
         budget = self._config.divided_budget
         if budget is None:
             return self.steps_of_a_pass(network, batches)
@@ -211,7 +217,7 @@ class Estimator:
         return self._base.kind if varied is None else self._base.kind_of(str(varied))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
-        """Return the measured cost of a trial's last whole segment; None if there is none."""
+        """Return the measured cost of a trial's last segment that was not cut short, if any."""
         found = map(self._taken, reversed(results))
         return next((taken for taken in found if taken is not None), None)
 
@@ -235,17 +241,23 @@ class Estimator:
         return taken if taken.is_sound else None
 
     def _evaluated_by(self, result: SegmentResult) -> float:
-        """Return the graphs validated after an epoch over the graphs of a step, in a segment."""
+        """Return the ratio of graphs validated after an epoch to graphs in a step, in a segment."""
         if self._config.divided_budget is not None and result.graphs_per_step:
             return self.judged / result.graphs_per_step
         return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
 
     def _evaluated(self, steps: float) -> float:
-        """Return the graphs validated after an epoch over those of a step; a pass has ``steps``."""
+        """Return the ratio of graphs validated after an epoch to graphs in a step.
+
+        ``steps`` is the number of steps in a pass through the training split.
+        """
         return steps * self.judged / self._train.graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
-        """Return measured over counted memory; None if the process takes most of it."""
+        """Return the ratio of measured to counted memory of a segment, without the process.
+
+        The result is None if something other than the network takes most of the memory.
+        """
         process = self.costs.process_gib
         # Torch does not count the memory of an accelerator's libraries.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
@@ -255,14 +267,29 @@ class Estimator:
         return ratio if measured > process and 0 < ratio < _MOST_OVER_COUNTED else None
 
     def _over_counted(self, result: SegmentResult, gib: float) -> float:
-        """Return ``gib`` over a segment's counted memory, without the process; 0 if unknown."""
+        """Return the ratio of ``gib`` to a segment's counted memory; 0 if that is unknown.
+
+        Both are without the memory of the process.
+        """
         counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
         return gib / counted if counted > 0 else 0.0
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
     ) -> tuple[Estimate, int]:
-        """Return the predicted cost of some epochs, and the number of their steps."""
+        """Return the predicted cost of some epochs, and the number of steps in them.
+
+        Parameters
+        ----------
+        network
+            Network of the segment, with its number of micro-batches.
+        epochs, width
+            Number of epochs to train, and number of GCDs.
+        own
+            Measured cost of the trial's last segment; None if there is none.
+        batches
+            Number of batches in a training step.
+        """
         steps = self.steps_of_a_pass(network, batches)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
@@ -295,7 +322,7 @@ class Estimator:
         return cost(taken), taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
-        """Return the number of steps in some epochs, unless the budget is a time."""
+        """Return the number of steps in ``epochs`` epochs, for budgets other than a time."""
         budget = self._config.divided_budget
         if budget is None:
             return epochs * self.steps_of_a_pass(network, batches)
@@ -306,7 +333,17 @@ class Estimator:
         return max(1, math.ceil(wanted))
 
     def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
-        """Return the size of the largest micro-batch over that of the mean one."""
+        """Return the ratio of the largest to the mean size of a micro-batch, at least 1.
+
+        Parameters
+        ----------
+        budget
+            Limits of a batch, and the number of batches in a step.
+        steps
+            Number of steps in a pass through the training split.
+        micro_batches
+            Number of micro-batches in a step, over all GCDs.
+        """
         limits = budget.of_a_step
         totals = self._train
         larger = 1.0
@@ -384,7 +421,7 @@ class Estimator:
 
 
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
-    """Divide the work of a step among GCDs as `Training.sharding` divides the network."""
+    """Return the work of a step, divided among ``width`` GCDs as `Training.sharding` asks."""
     sharding = network.Training.sharding
     parts = 1 if sharding is None else sharding.replica(width)
     if sharding is None or parts == 1:
@@ -402,7 +439,7 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
-    """Return speed and memory of a site's GCD, without its share of a store in memory.
+    """Return speed and memory of a site's GCD, without the memory for its part of a store.
 
     Raises
     ------

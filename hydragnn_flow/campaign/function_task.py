@@ -1,4 +1,4 @@
-"""Call of an objective, in a trainer process."""
+"""Call of a user's objective function, in a trainer process."""
 
 from __future__ import annotations
 
@@ -39,16 +39,30 @@ SECONDS_TO_WAIT = 120.0
 
 
 def answer_file(folder: Path, budget: int) -> Path:
-    """Return the path of the file with the answer of a trial's call with a budget."""
+    """Return the path of the file for the answer of a trial's call.
+
+    Parameters
+    ----------
+    folder
+        Directory of the trial.
+    budget
+        Number of epochs that the call may train.
+    """
     return folder / f"budget-{budget}.json"
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the objective for a trial with a budget, a number of epochs; return its answer.
+    """Call the objective function for a trial; write and return the answer, a dict.
 
-    An answer that an earlier attempt has left is returned at once. An error of the function is an
-    answer too. A process that dies leaves none; nor does a full or unreachable disk, for which the
-    next attempt waits.
+    If an earlier attempt has written an answer, it is returned at once. An error of the function is
+    an answer too. If the process dies or the disk fails, there is no answer.
+
+    Parameters
+    ----------
+    request
+        ``objective`` (name of the function), ``number``, ``parameters``, ``seed`` and ``directory``
+        of the trial, ``budget`` (number of epochs), ``objectives`` (names of the values that the
+        function returns), and ``pause`` (time to wait before the call [s]).
 
     Raises
     ------
@@ -80,7 +94,7 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _before(file: Path) -> dict[str, Any] | None:
-    """Read the answer of an earlier call; None if there is none, or it is damaged."""
+    """Return the answer of an earlier call from ``file``; None if it is missing or damaged."""
     if not is_there(file):
         return None
     content = patiently(file.read_bytes)  # a disk that is away for a while has damaged nothing
@@ -125,7 +139,10 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
 
 
 def _of_disk(error: BaseException, folder: Path) -> OSError | None:
-    """Return the error, or its cause, if the run's own disk has failed; else None."""
+    """Return the error, or its cause, if it says that the disk of the run has failed; else None.
+
+    ``folder`` is the directory of the trial.
+    """
     cause = passing(error)
     if cause is None or cause.errno not in DISKS:
         return None
@@ -136,7 +153,10 @@ def _of_disk(error: BaseException, folder: Path) -> OSError | None:
 
 
 def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:
-    """Return status, reason and values of what a function returned; `seconds` may be missing."""
+    """Return status, reason and values by name, for what the objective function returned.
+
+    ``objectives`` are the names of the values; `seconds` may be missing in ``returned``.
+    """
     wanted = [name for name in objectives if name != "seconds"]
     if not isinstance(returned, Mapping):
         returned = dict.fromkeys(wanted[:1], returned)

@@ -1,7 +1,7 @@
-"""Driver of a campaign that calls a function: asks for trials, sends and judges, until done.
+"""Driver of a search with a user's function: requests trials, sends calls, judges the answers.
 
-Only this process writes the study, and every answer is in the ledger before it is acted on. So it
-may be killed at any moment and restarted by the same command.
+Only the driver writes the study, and every answer is in the ledger before the driver acts on it. So
+the driver may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.segment import Call, Place, SegmentResult, Status, TrainingOutcome
+from hydragnn_flow.segment import Call, Place, SegmentResult, Sender, Status, TrainingOutcome
 
 TABLE = "trials.csv"
-"""File of the run directory with a row for each trial."""
+"""Name of the file in the run directory with a row for each trial."""
 _TASK = "hydragnn_flow.campaign.function_task:run"
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Look:
-    """Last look at a running call: its time [s], and the last change in the call's folder."""
+    """Last check of whether a running call changes files in its trial's folder."""
 
     at: float
+    """Time of the check, by the clock of the jobs [s]."""
     before: int
-    """Last change when the call was sent."""
+    """Latest modification time of the folder's files when the call was sent [ns]; 0 for none."""
     seen: int
+    """Latest modification time of the folder's files at the check [ns]; 0 for none."""
 
 
 def run_objective(
@@ -86,7 +88,7 @@ def run_objective(
 
 
 class _Campaign:
-    """Trials of a function on the GCDs of a site, one call on each."""
+    """Search with a user's function, with one call at a time on each GCD of a site."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class _Campaign:
         self._ready: list[Task] = []
         self._looks: dict[Sending[Task], _Look] = {}
         self._longest = 0.0
-        """Longest time that a call took for each unit of its number of epochs [s]."""
+        """Longest time of a call so far, divided by the epochs (units of budget) it added [s]."""
         ledger.load(self._learn)
 
     def run(self) -> list[TrialRecord]:
@@ -139,7 +141,10 @@ class _Campaign:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
-        """Judge a trial by its recorded answers from a rung on, then prepare the next call."""
+        """Judge a trial by its recorded answers from index ``rung`` on; prepare its next call.
+
+        No call is prepared if a recorded answer ends the trial or lets it wait.
+        """
         known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
             if not self._judge(known[rung]):
@@ -148,7 +153,7 @@ class _Campaign:
         self._ready.append(self._call(number, rung))
 
     def _fill(self) -> bool:
-        """Give every free GCD a call; return False if nothing is left to wait for."""
+        """Send a call to every free GCD; return False if no call runs or is ready."""
         while len(self._looks) + len(self._ready) < self._gcds:
             closing = not self._looks and not self._ready and not self._left
             promoted = self._search.promote(closing)
@@ -177,9 +182,11 @@ class _Campaign:
             number=number,
             rung=rung,
             directory=str(self._directory.trial(number)),
-            run_directory=str(self._directory.path),
-            token=self._ledger.token,
-            site_gcds=self._gcds,
+            driver=Sender(
+                run_directory=str(self._directory.path),
+                token=self._ledger.token,
+                site_gcds=self._gcds,
+            ),
             function=_TASK,
             argument={
                 "objective": config.objective,
@@ -198,7 +205,10 @@ class _Campaign:
         return self._search.rungs.epochs(number)[rung]
 
     def _end_hung(self) -> None:
-        """Cancel calls that write nothing for an hour and 20 times as long as the longest took."""
+        """Cancel calls that hang: they have written a file, but none for a long time since.
+
+        That time is an hour or, if longer, 20 times the longest time of a call with such a budget.
+        """
         now = self._jobs.now
         for sending, look in self._looks.items():
             spec = sending.task.spec

@@ -1,4 +1,4 @@
-"""Ensemble phase: members are chosen among the trials, once, and trained further."""
+"""Ensemble phase: trials are chosen as members, once, and the members are trained further."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import is_there, patiently, write_json
 from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
+from hydragnn_flow.segment import EpochPlan, Kind, SegmentResult, Start, TrainingOutcome
 from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
     Damaged,
@@ -42,12 +42,12 @@ _READ = (1, _VERSION, 3)  # version 1 lacks failed members, version 3 had early 
 
 
 def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
-    """Choose the trials that become members, and write the choice; return a recorded one again.
+    """Return the trials that become members: the recorded choice, else a new one, then recorded.
 
     Parameters
     ----------
     context
-        Context of the campaign, whose ensemble folder keeps the choice.
+        Context of the campaign; the choice is in `selection.json` of its ensemble folder.
     records
         Trials of the finished search.
 
@@ -60,10 +60,11 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
     if kept is not None:
         return kept
     config, store, directory = context.config, context.store, context.directory
+    validation = context.validation
     criterion = Criterion.of(
-        config.network_with({}), store.manifest, context.trivial_errors, config.criterion
+        config.network_with({}), store.manifest, validation.trivial_errors, validation.criterion
     )
-    judged = judged_by(store[VALIDATION], context.validation)
+    judged = judged_by(store[VALIDATION], validation.subset)
     selection, missing = choose_trials(
         config.members,
         config.network.get("Architecture", {}),
@@ -105,7 +106,7 @@ def write_selection(context: Context, selection: Selection, failed: Sequence[Fai
 
 
 def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
-    """Read an earlier driver's choice; None if it does not fit the search."""
+    """Return the choice that an earlier driver recorded; None if none fits the search."""
     file, config = context.directory.ensemble / SELECTION, context.config.members
     if not is_there(file):
         return None
@@ -128,16 +129,16 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
 _GIVEN_UP = ("error", "killed")
 _LOOK = partial(load_checkpoint, lazily=True)
 BEGUN = "begun"
-"""File in a member's folder whose time of change says when the member was last sent, for
-`hydragnn-flow status`."""
+"""Name of an empty file in a member's folder; its modification time tells `hydragnn-flow status`
+when the member was last sent."""
 _logger = logging.getLogger(__name__)
 
 
 class MemberPhase:
     """Training of the members of the ensemble.
 
-    A member that fails for good is replaced by the next trial in line, unless the previous one
-    failed in the same way: then the cause is outside.
+    A member that fails for good is replaced by the next reserve trial. If the member that ended
+    before it failed in the same way, the cause is taken to lie outside, and the campaign stops.
 
     Parameters
     ----------
@@ -151,8 +152,8 @@ class MemberPhase:
     Raises
     ------
     InputError
-        If a member was trained from another trial: a study that was lost and rebuilt may rank
-        trials as good that had been given up.
+        If the ledger has a member that was trained from another trial than the one chosen now. A
+        study that was lost and rebuilt may rank trials as good that had been given up.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class MemberPhase:
 
     @property
     def _asked(self) -> list[int]:
-        """Numbers of members to train: as many as the ensemble has, and one more per failed one."""
+        """Indices of members to train: the ensemble's size, and one more for each failed member."""
         asked: list[int] = []
         wanted = self.size
         for k in self.line:
@@ -228,7 +229,10 @@ class MemberPhase:
         return asked
 
     def _miss_checkpoints(self, members: Sequence[int]) -> None:
-        """Train members again whose checkpoint was removed or is damaged."""
+        """Record trained members whose checkpoint is gone or damaged as lost, to train them again.
+
+        ``members`` are the indices of the members to look at.
+        """
         trained = [self._last[k] for k in members if k in self._last]
         missed = [
             SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
@@ -242,7 +246,10 @@ class MemberPhase:
             self._ended.pop(result.number, None)
 
     def _is_kept(self, result: SegmentResult) -> bool:
-        """Return whether a readable checkpoint has all epochs that the member was trained for."""
+        """Return whether a readable checkpoint of a member has all epochs of ``result``.
+
+        The path of that checkpoint is remembered.
+        """
         read = partial(_LOOK, known={result.checkpoint: result.checksum})
         try:
             found = patiently(lambda: furthest(self._checkpoints(result.number), read))
@@ -263,7 +270,7 @@ class MemberPhase:
         return rest
 
     def _task(self, member: int) -> SegmentTask:
-        """Make the segment of a member, from its own or its trial's weights, or from scratch."""
+        """Return the segment of a member: from its own or its trial's weights, or from scratch."""
         choice, trial, config = self.line[member], self.trials[member], self.context.config
         trained = max((one.to_epoch for one in self._of("trial", member)), default=0)
         mine = max((result.to_epoch for result in self._of("member", member)), default=0)
@@ -278,22 +285,27 @@ class MemberPhase:
             member,
             trial,
             rung=len(config.rungs),
-            until_epoch=config.member_epochs,
-            done_epochs=max(start, mine) if self._checkpoints(member) else start,
-            may_have_begun=True,
-            start_from=None if from_scratch else str(self._checkpoint_of_trial(trial.number)),
-            decay=(trained if scheduler is None else start, config.member_epochs),
+            start=Start(
+                trial_checkpoint=None
+                if from_scratch
+                else str(self._checkpoint_of_trial(trial.number))
+            ),
+            epochs=EpochPlan(
+                until_epoch=config.member_epochs,
+                after_epoch=max(start, mine) if self._checkpoints(member) else start,
+                decay=(trained if scheduler is None else start, config.member_epochs),
+            ),
             repeat=choice.repeat,
             width=None,
         )
 
     def _checkpoint_of_trial(self, trial: int) -> Path:
-        """Return the checkpoint that the last judged segment of a trial left."""
+        """Return the path of the checkpoint that the last judged segment of a trial left."""
         last = [result for result in self.context.ledger.trials[trial] if is_judged(result)][-1]
         return self.context.directory.trial(trial) / last.checkpoint
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
-        """Return the results of the segments of a member, or of its trial."""
+        """Return the results of a member's segments or, with ``kind`` `trial`, of its trial's."""
         ledger = self.context.ledger
         if kind == "trial":
             return ledger.trials[self.trials[member].number]
@@ -317,7 +329,10 @@ class MemberPhase:
         return [self._task(k) for k in self._replacements(task.spec.number, before)]
 
     def _replacements(self, member: int, before: int) -> list[int]:
-        """Return the members that replace an ended one; empty if it was trained."""
+        """Return the indices of members that replace an ended one; empty if it was trained.
+
+        ``before`` is the number of members to train before ``member`` ended.
+        """
         result, asked = self._ended[member], self._asked
         if result.status == "ok":
             return []
@@ -333,7 +348,8 @@ class MemberPhase:
     def _check_own_fault(self, result: SegmentResult) -> None:
         """Stop the campaign if the machine is to blame for a member that is given up.
 
-        It is to blame if the previous member failed in the same way.
+        It is to blame if the previous member to end failed in the same way, or if the status is
+        not one that a member itself can cause.
         """
         last = next(reversed(self._ended.values()), None)
         is_common = last is not None and _alike(last) == _alike(result)
@@ -342,14 +358,17 @@ class MemberPhase:
         self._stop(f"member {result.number} cannot be trained", result)
 
     def _check_usable(self) -> None:
-        """Stop the campaign if no member was trained, unless training itself failed."""
+        """Stop the campaign if a member was given up; called only if no member was trained."""
         given_up = [k for k in self._failed if self._ended[k].status in _GIVEN_UP]
         if given_up:
             n = len(self._failed)
             self._stop(f"none of {n} members can be trained", self._ended[given_up[-1]])
 
     def _stop(self, what: str, last: SegmentResult) -> NoReturn:
-        """Raise an error; members with the same failure are tried again by the next driver."""
+        """Raise an error that begins with ``what``; ``last`` is the result that caused it.
+
+        The next driver tries members with the same failure again.
+        """
         alike = [k for k in self._failed if _alike(self._ended[k]) == _alike(last)]
         self._record_failed([k for k in self._failed if k not in alike])
         raise CampaignStopped(
@@ -362,7 +381,7 @@ class MemberPhase:
         write_selection(self.context, self._selection, failed)
 
     def _has_ended(self, result: SegmentResult) -> bool:
-        """Return whether a member is trained, or failed in a way that would recur."""
+        """Return whether a result is final: the member is trained, or its failure would recur."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
@@ -394,7 +413,10 @@ class MemberPhase:
         )
 
     def _publish(self, member: int) -> None:
-        """Rename a member's files to the names that an ensemble expects."""
+        """Give a member's checkpoint and network the names that an ensemble expects.
+
+        Other checkpoints of the member are deleted.
+        """
         folder, trial = self._folder(member), self.trials[member]
         file = folder / FILE
         mine = self._checkpoints(member)
@@ -417,7 +439,7 @@ class MemberPhase:
         write_network(folder, self.context.config.network_with(trial.parameters).to_json())
 
     def _checkpoints(self, member: int) -> list[Path]:
-        """List checkpoints that attempts at a member left; wait while the disk is unreachable."""
+        """Return the paths of a member's checkpoints; wait while the disk is unreachable."""
         return patiently(lambda: checkpoints(self._folder(member)))
 
     def _choice(self, member: int) -> str:
@@ -438,7 +460,7 @@ def _record_begun(folder: Path) -> None:
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
-    """Return criterion and validation loss of the last segment that has them."""
+    """Return the criterion and validation loss of the last result that has a finite criterion."""
     last = [result for result in results if is_judged(result)][-1]
     assert last.best_val_error is not None and last.best_val_loss is not None  # set together
     return last.best_val_error, last.best_val_loss

@@ -31,7 +31,8 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     config
         Configuration with the names of the objectives, and the limits.
     results
-        Results of all segments of the trial, in the order in which they ended; the last ended well.
+        Results of all segments of the trial, in the order in which they ended; the last has the
+        status `ok`.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
 def check_earlier_errors(
     config: SearchConfig, manifest: Manifest, criterion: CriterionName
 ) -> None:
-    """Refuse to start from trials of another run whose objective was another error.
+    """Refuse runs in `search.warm_start` whose trials were judged by another error.
 
     The error of a target is per atom exactly if the target is extensive. Root mean squares are
     measured only if they are the criterion.
@@ -96,7 +97,10 @@ def check_earlier_errors(
 
 
 def _speed(name: str, results: Sequence[SegmentResult]) -> float:
-    """Return structures per second, or seconds or joules per `STRUCTURES`, of the steady steps."""
+    """Return the objective ``name``, measured over a trial's steps after the warm-up.
+
+    It is `throughput` in structures per second, or GCD-seconds or joules per `STRUCTURES`.
+    """
     steady = [result for result in results if result.steady_steps]
     if not steady:
         raise TooShort(
@@ -168,10 +172,10 @@ def check_counted(what: str, result: SegmentResult) -> None:
 
 
 def _in_all(costs: Iterable[tuple[float, float]]) -> float:
-    """Return a trial's total cost, from pairs (before, in) for each of its segments.
+    """Return a trial's total cost, from a pair (cost before, cost in) for each of its segments.
 
-    A segment that was lost, or whose driver was, has no recorded cost; the cost of the work that it
-    saved is included in ``before`` of the next one.
+    A segment that was lost, or whose driver was lost, has no recorded cost. The cost of work that
+    it has saved in a checkpoint is included in the cost before the next segment.
     """
     total = 0.0
     for before, own in costs:

@@ -65,13 +65,13 @@ def predict_on_site(
     split, members, say
         Arguments of :meth:`Ensemble.predict`.
     progress
-        Function called with the progress of the prediction.
+        Function called with the number of finished structures, their total, and the reason to wait.
 
     Raises
     ------
     InputError
-        If :meth:`Ensemble.predict` would refuse, or there are parts of another prediction; nearly
-        always before a worker starts.
+        If :meth:`Ensemble.predict` would refuse the arguments, or there are parts of another
+        prediction; nearly always before a worker starts.
     CampaignStopped
         If a part repeatedly fails.
     """
@@ -148,7 +148,10 @@ def _predict(
 
 @contextmanager
 def _forgotten_if_input_is_wrong(folder: Path) -> Iterator[None]:
-    """Delete the parts if a ``with`` block finds the input wrong: it will differ next time."""
+    """Context manager: delete ``folder`` with its parts if the input is found wrong inside it.
+
+    The corrected input will need other parts.
+    """
     try:
         yield
     except (StoreError, NoWorkers, OtherParts):

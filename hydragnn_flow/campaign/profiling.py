@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.campaign.setup.stores import settings_of
+from hydragnn_flow.campaign.setup.stores import store_access
 from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
@@ -30,12 +30,12 @@ from hydragnn_flow.placement import Estimate, useful_widths
 from hydragnn_flow.report.scaling import Point, Study, scaling_figure
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import EpochPlan, Profiling, SegmentSpec, Sender, Start, Validation
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.profile_result import TrainingProfile
 
 FOLDER = "profile"
-"""Folder of the run directory in which a profile works; deleted at the end."""
+"""Name of the folder of the run directory for a profile's files; deleted at the end."""
 # Time for the other nodes of a batch job to join after its first [s].
 SECONDS_FOR_THE_OTHERS = 120.0
 _logger = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ def profile_on_site(
     gcds
         Number of GCDs that train together, on one node or on several of a batch job.
     seconds
-        Time of the measured steps [s].
+        Total time of the measured steps [s].
     trace
-        File for a Chrome trace of some steps of the first rank.
+        Path of a file for a Chrome trace of some steps on the first GCD; None for no trace.
     say
         Function called with sentences for the user.
     waits
@@ -83,8 +83,8 @@ def profile_on_site(
     Raises
     ------
     InputError
-        If the run, its store, the trial, the site's GCDs or the file are unsuitable; raised before
-        anything starts.
+        If the run, its store, the trial, the number of GCDs or the time are unsuitable; raised
+        before anything starts.
     CampaignStopped
         If the site provides no GCDs, or their processes repeatedly fail.
     """
@@ -95,16 +95,29 @@ def profile_on_site(
     if sharding is not None and (wrong := sharding.wrong_width(gcds)):
         raise InputError(f"network: {wrong}")
     with profiler(run, site, say, waits) as measure:
-        return measure(replace(spec, traced=trace is not None), gcds, trace)
+        profile = replace(spec.profile, traced=trace is not None)
+        return measure(replace(spec, profile=profile), gcds, trace)
 
 
 def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
-    """Return the segment whose steps are profiled, of a trial or of the configuration.
+    """Return the segment whose steps are profiled.
+
+    Parameters
+    ----------
+    run
+        Run directory with a prepared store.
+    trial
+        Number of the trial whose network is profiled; None for the network of the configuration.
+    site
+        Site on which the steps are profiled.
+    seconds
+        Total time of the measured steps [s].
 
     Raises
     ------
     InputError
-        If the run has no such trial or no store, or they do not fit each other.
+        If ``seconds`` is not positive and finite, the run has no such trial or no store, or the
+        network does not fit the store.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"--seconds {seconds}: must be a number above 0")
@@ -126,22 +139,30 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
         number=trial or 0,
         rung=0,
         directory=str(directory.path / FOLDER),
-        store=str(directory.store),
+        driver=Sender(run_directory=str(directory.path / FOLDER), site_gcds=site.gcds),
         network=network,
-        until_epoch=1,
         seed=config.seed,
-        may_have_begun=False,
-        batches=config.batches(parameters),
-        run_directory=str(directory.path / FOLDER),
-        profile_seconds=seconds,
-        **settings_of(config, site),
+        threads=site.node.cores_per_gcd,
+        store=store_access(config, site, directory.store),
+        start=Start(
+            frozen=config.start_from.frozen if config.start_from else (), may_have_begun=False
+        ),
+        epochs=EpochPlan(
+            until_epoch=1,
+            batches=config.batches(parameters),
+            budget=config.divided_budget,
+            sampling=config.data.sampling,
+        ),
+        validation=Validation(criterion=config.criterion),
+        profile=Profiling(seconds=seconds),
     )
 
 
 def check_network(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse a network that does not fit the store before it reaches a node.
+    """Raise an error if a network does not fit the store.
 
-    A network of an engine may need anything, and is built only on the nodes.
+    The network of an engine (external library that builds networks) is not checked, since it may
+    need software that only the nodes have.
     """
     if not isinstance(network, EngineNetwork):
         with torch.device("meta"):
@@ -149,12 +170,19 @@ def check_network(network: NetworkConfig, store: GraphStore) -> None:
 
 
 def check_widths(widths: Sequence[int], site: Site) -> None:
-    """Refuse numbers of GCDs that a batch job of the site does not have.
+    """Raise an error if a batch job of the site cannot have one of the numbers of GCDs.
+
+    Parameters
+    ----------
+    widths
+        Numbers of GCDs that train together.
+    site
+        Site with the batch jobs.
 
     Raises
     ------
     InputError
-        If one is too large or below 1; the message names the first such number.
+        If a number is too large or below 1; the message names the first such number.
     """
     most = site.gcds_of_a_block
     for width in widths:
@@ -168,8 +196,7 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
 
 
 Measure = Callable[[SegmentSpec, int, Path | None], tuple[TrainingProfile, int]]
-"""Function that profiles a segment on a number of GCDs, and writes a trace if it gets a file;
-returns the profile and the number of nodes."""
+"""Function (segment, number of GCDs, path of a trace or None) -> (profile, number of nodes)."""
 
 
 class OutOfMemory(CampaignStopped):
@@ -180,7 +207,9 @@ class OutOfMemory(CampaignStopped):
 def profiler(
     run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
 ) -> Iterator[Measure]:
-    """Start the pool of a site; yield a function that profiles one segment after another.
+    """Context manager: start the workers of a site; yield a function that profiles a segment.
+
+    The function may be called repeatedly.
 
     Parameters
     ----------
@@ -202,7 +231,7 @@ def profiler(
             spec: SegmentSpec, gcds: int, trace: Path | None = None
         ) -> tuple[TrainingProfile, int]:
             jobs = Jobs[_Profile](pool, site)
-            task = _profile(replace(spec, token=token), gcds, site)
+            task = _profile(replace(spec, driver=replace(spec.driver, token=token)), gcds, site)
             for sent, end in run_all(jobs, [task], "profiling", _Waits(jobs, task, waits)):
                 spec = sent.spec
                 if end.status == "out_of_memory":
@@ -230,12 +259,16 @@ class _Profile(Task):
 
 
 def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
-    estimate = Estimate(gcds * spec.profile_seconds, site.node.gcd.memory_gib, 0.0, busy=1.0)
+    estimate = Estimate(gcds * spec.profile.seconds, site.node.gcd.memory_gib, 0.0, busy=1.0)
     return _Profile(spec=spec, width=gcds, estimate=estimate)
 
 
 class _Waits:
-    """Reporter of why a profile waits; ends it if a batch job comes without all its GCDs."""
+    """Callback that reports why a profile waits.
+
+    It raises an error if a batch job started, but has had too few GCDs for
+    :data:`SECONDS_FOR_THE_OTHERS`.
+    """
 
     def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
         self._jobs, self._task, self._say = jobs, task, say
@@ -264,7 +297,7 @@ def _gcds(count: int) -> str:
 
 
 Shown = Callable[[int, int, str], None]
-"""Function called with the number of finished points, their total, and the current activity."""
+"""Function (number of finished points, number of all points, current activity) -> None."""
 
 
 def scaling_study(
@@ -277,27 +310,29 @@ def scaling_study(
     say: Callable[[str], None] = print,
     progress: Shown = lambda done, total, note: None,
 ) -> tuple[Study, Path]:
-    """Profile the steps of a run's network on more and more GCDs of a site.
+    """Profile the training steps of a run's network on several numbers of GCDs of a site.
 
-    Weak scaling: each GCD has a batch of its own. Strong scaling: all of them share one batch. Each
+    Weak scaling: each GCD has a batch of its own. Strong scaling: all GCDs share one batch. Each
     point is written once it is measured, and the same call continues a stopped study. A complete
-    one is only drawn again.
+    study is not measured again, only drawn.
 
     Parameters
     ----------
     run, site, trial, seconds, say
         Arguments of :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
     gcds
-        Numbers of GCDs; by default powers of two up to a batch job of the site.
+        Numbers of GCDs; by default powers of two within a node, then 1, 2, 4, ... whole nodes, up
+        to a batch job of the site.
     progress
-        Function called with finished points, their total, and the current activity.
+        Function called with the number of finished points, the number of all points, and the
+        current activity.
 
     Returns
     -------
     study : Study
         All measured points of the study.
     picture : Path
-        Path of the figure, next to the study's file.
+        Path of the figure, in the folder of the study's file.
 
     Raises
     ------
@@ -342,7 +377,7 @@ def scaling_study(
         with profiler(run, site, say, waits) as measure:
             for point in possible:
                 try:
-                    wide = replace(spec, batches=point.batches)
+                    wide = replace(spec, epochs=replace(spec.epochs, batches=point.batches))
                     profile, nodes = measure(wide, point.gcds, None)
                     point = replace(point, profile=profile, nodes=nodes)
                 except OutOfMemory as error:
@@ -355,7 +390,7 @@ def scaling_study(
 
 
 def draw(study: Study, run: Path) -> Path:
-    """Write the study and its figure; return the path of the figure."""
+    """Write a study and its figure to the run directory ``run``; return the figure's path."""
     path = study.write(run).with_suffix(".png")
     figure = scaling_figure(study)
     with replacing(path) as temporary:
@@ -364,7 +399,13 @@ def draw(study: Study, run: Path) -> Path:
 
 
 def _continued(study: Study, run: Path) -> Study:
-    """Return an earlier study of the same network, else this one; refuse one of another."""
+    """Return the study that the run directory has, to continue it; else ``study``.
+
+    Raises
+    ------
+    InputError
+        If the study in the run directory is of another network or measured time.
+    """
     path = study.path(run)
     if not is_there(path):
         return study
@@ -378,15 +419,18 @@ def _continued(study: Study, run: Path) -> Study:
 
 
 def _limits(spec: SegmentSpec) -> tuple[int, float]:
-    """Return the number of batches in the training split, and their mean number of graphs."""
-    with GraphStore.open(spec.store, "random") as store:
+    """Return the number of batches in the training split, and the mean number of graphs in one."""
+    with GraphStore.open(spec.store.path, "random") as store:
         train = store.manifest.splits[TRAIN]
     batches = Budget.of(spec.network).least_steps(train.graphs, train.atoms, train.edges)
     return batches, train.graphs / batches
 
 
 def _impossible(point: Point, batches: int, graphs: float) -> str:
-    """Return why a point cannot be measured, in words; empty if it can."""
+    """Return why a point cannot be measured, as a sentence; empty if it can be measured.
+
+    ``batches`` and ``graphs`` are the two values of :func:`_limits`.
+    """
     if point.batches > batches:
         return f"the training split has {batches} batches; lower Training.batch_size"
     if point.batches == 1 and point.gcds > graphs:

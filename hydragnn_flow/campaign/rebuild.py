@@ -73,7 +73,7 @@ class _SecondJudgement(Search):
     """Search that repeats the decisions of the original one, where they are known."""
 
     def went_on(self, number: int, rung: int, value: float) -> None:
-        """Record that a trial reported a value and continued."""
+        """Record that a trial reported a value at a rung (by index) and continued."""
         identity = self._trial(number)._trial_id
         epoch = self.rungs.epochs(number)[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
@@ -88,7 +88,10 @@ def _begin_trials(
     results: Sequence[SegmentResult],
     numbers: set[int],
 ) -> int:
-    """Add all trials up to the largest number to a new study, as running; return how many."""
+    """Add all trials up to the largest of ``numbers`` to a new study, as running.
+
+    The study is written to the file ``journal``. Returns how many trials were added.
+    """
     recorded = {result.number: result.parameters for result in results if result.parameters}
     enqueued = [dict(configuration) for configuration in config.enqueue]
     with StudyStorage(journal) as storage:
@@ -113,7 +116,10 @@ def _begin_trials(
 def _begun(
     config: SearchConfig, found: Mapping[str, Any], enqueued: list[dict[str, Any]]
 ) -> FrozenTrial:
-    """Return a running trial; a failed one if only its number is known."""
+    """Return a running trial with the parameters ``found``; a failed trial if some are unknown.
+
+    A configuration in ``enqueued`` that the parameters match is removed from that list.
+    """
     names = active(config.space, found)
     if not all(config.space[name].contains(found.get(name)) for name in names):
         reason = {REASON: "lost: neither the ledger nor its folder says what it varied"}
@@ -135,7 +141,10 @@ def _begun(
 
 
 def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
-    """Read the values of the searched parameters from the network in a trial's checkpoint."""
+    """Return searched parameters by name, from the network in a trial's furthest checkpoint.
+
+    The result is empty if the folder has no readable checkpoint.
+    """
     try:
         found = furthest(checkpoints(folder))
     except Damaged:
@@ -159,7 +168,7 @@ def _at(network: Any, path: str) -> Any:
 
 
 def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -> None:
-    """Report the results again, and repeat the decisions that the ledger shows."""
+    """Report the results to the study in ``journal``, and repeat the decisions that they show."""
     reached: dict[int, int] = {}
     for result in results:
         reached[result.number] = max(result.rung, reached.get(result.number, 0))

@@ -1,4 +1,4 @@
-"""Task: a segment to run, with its predicted cost, and what its failures lead to."""
+"""Task: a segment to run, with its predicted cost, and the consequences of its failures."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class SegmentTask(Task):
     parameters: dict[str, Any]
     """Hyper-parameters of the trial by dotted path."""
     trial: int
-    """Number of the trial; for a member, of the trial it comes from."""
+    """Number of the trial; for a member, number of the trial that the member comes from."""
     micro_batches: int = 1
-    """Number of micro-batches in a step that the trial asks for; memory may require more."""
+    """Number of micro-batches per step that the trial asks for; memory may require more."""
     is_flexible: bool = False
-    """True if the placer may give it more GCDs; False if their number is fixed."""
+    """True if the placer may give the segment more GCDs; False if their number is fixed."""
     is_batch_per_gcd: bool = False
-    """True if a step has one batch for each of its GCDs, whatever their number."""
+    """True if a step has one batch per GCD of the segment, however many GCDs it gets."""
     fused: tuple[SegmentTask, ...] = ()
-    """Segments that this task stands for, trained in one process; empty if it is a single one."""
+    """Tasks of segments that this task trains together in one process; empty for one segment."""
 
     @property
     def members(self) -> tuple[SegmentTask, ...]:
-        """Segments that the task stands for; only itself if it is a single one."""
+        """Tasks of all segments that this task trains: the fused ones, else the task itself."""
         return self.fused or (self,)
 
     def sent(self) -> SegmentTask:
-        """Return the segment, and those fused with it, with identifiers of new attempts."""
+        """Return a copy of the task in which each segment has the identifier of a new attempt."""
         if self.fused:
             fused = tuple(task.sent() for task in self.fused)
             return replace(self, spec=fused[0].spec, fused=fused)
@@ -56,7 +56,7 @@ class SegmentTask(Task):
             together=together,
             parameters=self.parameters,
             accumulation_steps=self.spec.network.Training.accumulation_steps,
-            batches=self.spec.batches,
+            batches=self.spec.epochs.batches,
             planned_epochs=self.epochs,
             predicted_seconds=self.seconds,
             predicted_low=estimate.low / self.width,
@@ -69,17 +69,24 @@ class SegmentTask(Task):
         )
 
     def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
-        """Return the segment for another attempt, after a failure or to continue on other GCDs.
+        """Return a copy for another attempt, after a failure or to continue on other GCDs.
 
-        If it left a checkpoint, and so made progress, its failures are forgotten. Waits while the
-        disk is unreachable.
+        If the last attempt left a checkpoint, and so made progress, earlier failures are forgotten.
+        The call waits while the disk is unreachable.
+
+        Parameters
+        ----------
+        end
+            Result of the last attempt.
+        nodes
+            Number of nodes of the site, which limits how many of them the next attempt avoids.
         """
         got_further = patiently(lambda: is_there(self.spec.checkpoint))
         before = Retries() if got_further else self.retries
         return replace(
             self,
-            spec=replace(self.spec, may_have_begun=True),
-            epochs=min(self.epochs, self.spec.until_epoch - end.to_epoch),
+            spec=replace(self.spec, start=replace(self.spec.start, may_have_begun=True)),
+            epochs=min(self.epochs, self.spec.epochs.until_epoch - end.to_epoch),
             retries=before if self.is_released else before.after(end.status, end.node, nodes),
             is_urgent=True,
             wider=(),
@@ -123,7 +130,8 @@ def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
 def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
     """Return whether a step of ``batches`` batches may have more than ``steps`` micro-batches.
 
-    More of them give the same gradient with less memory.
+    More micro-batches give the same gradient with less memory. ``resizes`` is `RunConfig.resizes`,
+    ``network`` the network of the trial.
     """
     training = network.Training
     by_graphs = training.Batching is None or training.Batching.mode == "fixed"
@@ -135,17 +143,21 @@ def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int =
 
 
 def times_too_large(resizes: bool, results: Sequence[SegmentResult]) -> int:
-    """Return how often a segment ran out of memory and should need less afterwards."""
+    """Return the number of ``results`` that ran out of memory; 0 if ``resizes`` is False.
+
+    ``resizes`` is `RunConfig.resizes`: True if a segment then continues with more micro-batches.
+    """
     return sum(result.status == "out_of_memory" for result in results) if resizes else 0
 
 
 def fewest_micro_batches(
     resizes: bool, results: Sequence[SegmentResult], width: int, batches: int = 1
 ) -> int:
-    """Return the number of micro-batches on each of ``width`` GCDs after a lack of memory.
+    """Return the least number of micro-batches, on each of ``width`` GCDs, for the next attempt.
 
-    Each has half as many graphs as the smallest that did not fit; the number is 1 if all fitted. A
-    step has ``batches`` batches.
+    A micro-batch then has half as many graphs as the smallest one that did not fit in ``results``.
+    The number is 1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has
+    ``batches`` batches.
     """
     if not times_too_large(resizes, results):
         return 1

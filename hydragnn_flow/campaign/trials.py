@@ -26,7 +26,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rungs import Verdict
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import EpochPlan, SegmentResult, Start
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, remove_checkpoint
 
 _Rank = tuple[bool, float, int]
@@ -35,7 +35,10 @@ first."""
 
 
 class KeptCheckpoints:
-    """Deletion of checkpoints, except of the best trials of each message-passing type.
+    """Deletion of the checkpoints of ended trials that no ensemble member can need.
+
+    With an ensemble and `search.keep_checkpoints: best`, the best trials of each message-passing
+    type keep theirs; with `all` every trial does. Without an ensemble no trial does.
 
     Parameters
     ----------
@@ -55,19 +58,25 @@ class KeptCheckpoints:
     def restore(
         self, records: Iterable[TrialRecord], results: Mapping[int, Sequence[SegmentResult]]
     ) -> None:
-        """Register trials that ended under an earlier driver, which deleted checkpoints."""
+        """Register trials that ended under an earlier driver; mark none of them for deletion.
+
+        ``results`` are the results of the segments of each trial, by its number.
+        """
         for record in records:
             if record.state in ("complete", "pruned"):
                 self._keep(record, results.get(record.number, ()))
 
     def ended(self, record: TrialRecord, results: Sequence[SegmentResult]) -> None:
-        """Register a trial that has ended, which may replace a worse one."""
+        """Register a trial that has ended; mark checkpoints that are now needless for deletion.
+
+        ``results`` are those of the trial's segments.
+        """
         worst = record.number if record.state == "failed" else self._keep(record, results)
         if self._deletes and worst is not None:
             self._needless.append(worst)
 
     def delete(self) -> None:
-        """Delete needless checkpoints; call it only once the study on disk has the results."""
+        """Delete the marked checkpoints; call it only once the study on disk has the results."""
         for number in self._needless:
             with suppress(OSError):  # a remaining file does no harm
                 for file in checkpoints(self._directory.trial(number)):
@@ -75,7 +84,10 @@ class KeptCheckpoints:
         self._needless.clear()
 
     def _keep(self, record: TrialRecord, results: Sequence[SegmentResult]) -> int | None:
-        """Insert a trial among the best; return the number of the trial that drops out."""
+        """Insert a trial among the best of its type, and drop the worst if there are too many.
+
+        Returns the number of the trial whose checkpoints are needless, or None.
+        """
         judged = [result for result in results if result.best_val_error is not None]
         if not (self._deletes and judged):
             return None
@@ -165,7 +177,7 @@ class TrialPhase:
         return self.context.to_come(self.search.asked)
 
     def _tell_of_energy(self) -> None:
-        """Report once that the energy for trials was used up before all were requested."""
+        """Tell the user, once, that `search.energy_kwh` did not suffice for all trials."""
         search, asked = self.context.config.search, self.search.asked
         if not self._is_used_up and not self._to_come and asked < search.trials:
             self._is_used_up = True
@@ -177,9 +189,9 @@ class TrialPhase:
             )
 
     def _fill(self, dispatch: Dispatch) -> bool:
-        """Send segments to free GCDs; return False if nothing is left to do.
+        """Send segments to free GCDs; return False if nothing runs or is left to send.
 
-        Trials are in the study on disk before they run; those sent together are written together.
+        Trials are written to the study on disk before they run, all trials sent together at once.
         """
         self._tell_of_energy()
         left = self._to_come
@@ -193,10 +205,11 @@ class TrialPhase:
         return bool(dispatch.segments or self._ready)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
-        """Send segments until no GCD takes another; return True if the round ended before that.
+        """Send segments to free GCDs; return True if more might fit after this round.
 
-        A trial is requested only once there is room for it, and so chosen with as many results as
-        possible. Some segments may be left over that fit nowhere now.
+        A round sends about :data:`_MOST_AT_ONCE` segments. A trial is requested only once there is
+        a GCD for it, so that its parameters are chosen from as many results as possible. Segments
+        that fit nowhere stay ready.
         """
         begun = 0
         self._ready = self._send(dispatch)
@@ -211,7 +224,7 @@ class TrialPhase:
         return True
 
     def _send(self, dispatch: Dispatch) -> list[SegmentTask]:
-        """Write new trials to disk, then send the segments that fit; return the rest."""
+        """Write new trials to disk, then send the ready segments that fit; return the others."""
         self.context.ledger.write(self.search.commit)
         self._kept.delete()
         if not self._ready:
@@ -222,9 +235,10 @@ class TrialPhase:
     def _wanted(self, dispatch: Dispatch) -> int:
         """Return the number of GCDs to prepare further segments for.
 
-        If GCDs are free, ready segments wait for several, or would delay those that do; a few
-        others may fit better. If all are busy, some are prepared that might share one. If nothing
-        runs, one is kept ready, so that workers are requested.
+        If GCDs are free although segments are ready, these wait for several GCDs, or would delay
+        segments that do; a few further segments may fit. If all GCDs are busy, some segments are
+        prepared that might share a GCD. If nothing runs, one segment is kept ready, so that workers
+        are requested.
         """
         fleet = dispatch.fleet
         free = min(fleet.free, self._gcds - dispatch.running) * dispatch.trials_at_once
@@ -263,7 +277,10 @@ class TrialPhase:
         return True
 
     def _promote(self, closing: bool) -> bool:
-        """Continue a trial that waits at a rung; return False if none may."""
+        """Prepare the next segment of a trial that waits at a rung; return False if none may.
+
+        ``closing`` is True if nothing runs and no further trial will be requested.
+        """
         promoted = self.search.promote(closing)
         if promoted is None:
             return False
@@ -275,7 +292,8 @@ class TrialPhase:
     def _queue(self, trial: TrialRecord, rung: int, *, may_have_begun: bool = False) -> None:
         """Prepare the next segment of a trial, or fail the trial if that is impossible.
 
-        ``may_have_begun`` is True if an earlier driver, or a failed attempt, may have started it.
+        ``may_have_begun`` is True if an earlier driver, or a failed attempt, may have started this
+        segment.
         """
         try:
             task = self._task(trial, rung, may_have_begun)
@@ -300,10 +318,11 @@ class TrialPhase:
             trial.number,
             trial,
             rung=rung,
-            until_epoch=epochs[rung],
-            done_epochs=epochs[rung - 1] if rung else 0,
-            begin_with=results[-1].checkpoint if results else "",
-            may_have_begun=may_have_begun,
+            start=Start(
+                begin_with=results[-1].checkpoint if results else "",
+                may_have_begun=may_have_begun,
+            ),
+            epochs=EpochPlan(until_epoch=epochs[rung], after_epoch=epochs[rung - 1] if rung else 0),
             width=None if gcds is None else min(gcds, self._gcds),
         )
 
@@ -349,7 +368,7 @@ class TrialPhase:
         return verdict
 
     def _settle(self, number: int) -> None:
-        """Free disk and memory of an ended trial, as far as they are no longer needed."""
+        """Mark needless checkpoints of ended trials; drop needless results of this trial."""
         self._kept.ended(self.search.record(number), self._results[number])
         self.context.ledger.settle(number)
 
@@ -359,7 +378,7 @@ class TrialPhase:
         self._settle(number)
 
     def _repeat(self, task: SegmentTask, result: SegmentResult) -> None:
-        """Send a failed segment again, or give up its trial or the campaign."""
+        """Queue a failed segment again; after too many failures fail its trial or the campaign."""
         if task.retries.total:
             self._troubled.add(task.spec.number)
         if not task.retries.is_hopeless:
@@ -377,7 +396,7 @@ class TrialPhase:
             self._fail(task.spec.number, reason)
 
     def _check_records(self) -> None:
-        """Refuse to continue if study or ledger has lost trials, which would be repeated."""
+        """Raise an error if study or ledger has lost trials, which would be trained again."""
         directory = self.context.directory
         study, ledger = directory.journal, directory.segments
         directory.check_study((trial.number for trial in self.search.records), self._results)

@@ -1,4 +1,5 @@
 """The commands of the command line, by purpose.
 
-Each imports what it needs only when it runs, so that help and errors of usage appear at once.
+Each command imports what it needs only when it runs, so that help and errors of usage appear at
+once.
 """

@@ -45,12 +45,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def using(*named: Path | None) -> Iterator[None]:
-    """Turn an error of the system at a path that the user named into a sentence.
+    """Context manager: convert an OSError at a path that the user named into an InputError.
 
     Parameters
     ----------
     named
-        Path that is written, then other paths of the command.
+        Path that the command writes, then its other paths. The error of a full disk that names no
+        file is ascribed to the first path.
     """
     places = [place.absolute() for place in named if place is not None]
     try:
@@ -72,12 +73,12 @@ def using(*named: Path | None) -> Iterator[None]:
 
 
 class Stopped(SystemExit):
-    """End by a signal, of which the user has been informed."""
+    """Exit after a signal, of which the user has already been informed."""
 
 
 @contextmanager
 def interruptible(told: str = "stopped; the same command continues from here") -> Iterator[None]:
-    """Print how to continue a command that Ctrl-C or another signal stops."""
+    """Context manager: print ``told`` and exit if Ctrl-C or another signal stops the command."""
     try:
         with leaving_in_order():
             yield
@@ -217,19 +218,19 @@ DataSetName = Annotated[
 
 
 def say_without(members: list[int] | None) -> None:
-    """Print the effect of leaving out members on the intervals."""
+    """Print which members were left out, if any, and that intervals are those of all members."""
     if members:
         left_out = ", ".join(map(str, sorted(set(members))))
         say(f"left out: {left_out}; intervals are those calibrated with all members")
 
 
 def say(text: str) -> None:
-    """Print a line unchanged: no markup, and no breaks in paths that a script may read."""
+    """Print a line unchanged: without markup, and without line breaks, which would split paths."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def short(path: Path) -> str:
-    """Shorten a path below the working directory to a relative one."""
+    """Return a path as text, relative to the working directory if it lies there."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

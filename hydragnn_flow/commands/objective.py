@@ -10,7 +10,7 @@ from hydragnn_flow.execution import Site
 
 
 def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
-    """Search to the end, and show the best trials.
+    """Run the search over a user's function to its end, and print the best trials.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ def simulated_rows(found: Simulated) -> Rows:
 
 
 def survey_rows(found: Sequence[Configuration]) -> Rows:
-    """Return a table row for each message-passing type: how many configurations fit, their cost."""
+    """Return a table row for each message-passing type: number of fitting configurations, cost."""
     rows: Rows = []
     for name in sorted({one.mpnn_type for one in found}):
         of_type = [one for one in found if one.mpnn_type == name]
@@ -123,8 +123,11 @@ def conclusions(
 
     Parameters
     ----------
-    draws, on_nodes
-        Simulations with the site's and with other numbers of nodes, from `Planner.simulate`.
+    draws
+        Simulations with the site's number of nodes, from `Planner.simulate`.
+    on_nodes
+        One simulation for each number of nodes, by that number; the site's and twice the site's
+        are among them.
     site
         Site of the simulated machine.
     is_calibrated
@@ -163,7 +166,7 @@ def conclusions(
 
 
 def _of_energy(site: Site, power: Power | None) -> str:
-    """Return a sentence on where the figures for energy come from."""
+    """Return a sentence that names the source of the energies in a plan."""
     if power is None:
         unknown = f"no segment on {site.name} had its energy counted"
         if site.node.watts is None:

@@ -49,7 +49,7 @@ _Name = Annotated[
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a run on a machine, as its keywords ``**options``."""
+    """Decorator: add the options of a site, such as `--nodes`, to a command with ``**options``."""
     hints = get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints[parameter.name])
@@ -66,7 +66,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def load(site: str, options: Mapping[str, Any]) -> Site:
-    """Load the site that the options of a command name."""
+    """Return the site with this name or file, changed by the values of a command's options."""
     from hydragnn_flow.execution import load_site
 
     return load_site(site, **options)
@@ -102,7 +102,7 @@ def check(
     ] = None,
     **options: Any,
 ) -> None:
-    """Start one block of a site and say, GCD by GCD, what a trial would find there.
+    """Start one block (batch job) of a site and say, GCD by GCD, what a trial would find there.
 
     Ends with exit code 1 if anything differs from the site's description.
     """
@@ -158,7 +158,7 @@ def _facts(site: Site) -> list[dict[str, str]]:
 
 
 def _rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the table of what GCDs report; a column that is empty for all is left out."""
+    """Return a table row for each GCD's report; cells of values not reported are left out."""
     rows = []
     for report in reports:
         row: dict[str, Any] = {"node": report["host"], "GCD": report["gcd"]}

@@ -1,7 +1,7 @@
 """Schema of the run configuration, a YAML file, and of HydraGNN's network section in it.
 
 Everything is validated here, before data are read or a job starts: a mistake then costs a second,
-not a node hour. Other rooms receive typed, immutable sections.
+not a node hour. Other subpackages receive typed, immutable sections.
 """
 
 from hydragnn_flow.config.data import DataConfig, SplitConfig

@@ -47,10 +47,10 @@ class Section(BaseModel):
     )
 
     unused: ClassVar[Mapping[str, str]] = {}
-    """Keys that are accepted but change nothing, and the reason."""
+    """Reason by key, for keys that are accepted but change nothing."""
     removed: ClassVar[Mapping[str, tuple[Sequence[Any], str]]] = {}
-    """Keys of earlier versions of the package: values that are still accepted, as null is, and what
-    to write instead of others."""
+    """By key of earlier versions of the package: values that are still accepted besides null, and
+    what to write instead of any other value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -59,14 +59,16 @@ class Section(BaseModel):
 
 
 def check_keys(section: type[Section], values: Any) -> Any:
-    """Return the values of a section without removed keys, after checking keys and types.
+    """Return the values of a section without the keys in :attr:`Section.removed`, after checks.
 
-    Refused are unknown keys, and types that pydantic would convert.
+    Values that are not a dict are returned unchanged.
 
     Raises
     ------
     ValueError
-        If a key or its type is wrong; the message names the key.
+        If a key is unknown, a removed key has a value that is no longer accepted, a number is out
+        of range, or pydantic would convert a value to the type of its key. The message names the
+        key.
     """
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
@@ -100,7 +102,7 @@ def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | N
     known
         Keys that the section reads.
     unused
-        Keys that are accepted too but change nothing, and the reason.
+        Reason by key, for keys that are accepted too but change nothing.
     """
     unused = unused or {}
     names, given = list(known), _bare(str(key))
@@ -122,14 +124,14 @@ def _bare(key: str) -> str:
 
 
 def explain(error: ValidationError, source: object) -> InputError:
-    """Convert pydantic's report into one sentence about the first mistake.
+    """Convert pydantic's report into an error with one sentence about the first mistake.
 
     Parameters
     ----------
     error
         Report of pydantic's validation.
     source
-        File, or other origin, of the values.
+        File or other origin of the values, with which the sentence begins.
     """
     errors = error.errors(include_url=False)
     # For a list, report the error of the union's member that takes lists, not of the number.
@@ -156,7 +158,14 @@ def explain(error: ValidationError, source: object) -> InputError:
 
 
 def validate(model: type[Section], values: Any, source: object) -> Any:
-    """Build ``model`` from ``values``; a mistake becomes one sentence that names ``source``."""
+    """Build a section of the class ``model`` from values.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong. The message is one sentence that begins with ``source``, the file or
+        other origin of the values.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -164,7 +173,7 @@ def validate(model: type[Section], values: Any, source: object) -> Any:
 
 
 def import_class(name: str) -> Any:
-    """Import the class or function that ``module:Class`` names.
+    """Import and return the class or function that ``name`` gives as ``module:Class``.
 
     Raises
     ------
@@ -186,7 +195,7 @@ def import_class(name: str) -> Any:
 
 
 def with_place(error: BaseException) -> str:
-    """Return type, message and innermost line of a raised error, as no traceback is shown."""
+    """Return a raised error in words: its type, the file and line that raised it, its message."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(innermost.filename).name}, line {innermost.lineno}"
     return f"{type(error).__name__} in {place}: {one_line(error)}"

@@ -32,22 +32,23 @@ from hydragnn_flow.errors import InputError
 
 
 class SplitConfig(Section):
-    """Fractions of the training input to set aside, drawn by the run's seed."""
+    """Fractions of the source's training structures to set aside, drawn by the run's seed."""
 
     by: Literal["random", "composition", "group"] = "random"
     """Sampling of the splits: ``random``; ``composition``, the same fraction of each composition in
-    every split; or ``group``, whole groups that ``source.group`` names."""
+    every split; or ``group``, whole groups of structures by the key ``source.group``."""
     val: float | None = Field(default=None, gt=0, lt=1)
     """Fraction for validation, which chooses epochs and trials. The default is a tenth, or none if
     the source gives a validation set."""
     calibration: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction used only for weights and error bars of the ensemble. Without it, and without such a
-    set in the source, they are cross-fitted on the validation split."""
+    """Fraction used only for weights and error bars of the ensemble. If there is neither a fraction
+    nor such a set in the source, weights and error bars are cross-fitted on the validation
+    split."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Fraction for the final test. Required unless the source gives a test set."""
 
     def of(self, source: SourceSection) -> SplitConfig:
-        """Return the fractions for a source; the default applies if it gives no validation set.
+        """Return the fractions for a source; ``val`` is 0.1 by default if it has no validation set.
 
         Raises
         ------
@@ -77,8 +78,14 @@ class SplitConfig(Section):
         return split
 
     def of_one_of_several(self, source: SourceSection) -> SplitConfig:
-        """Return the fractions that all data sets share, without those that one data set's source
-        replaces by sets of its own.
+        """Return the fractions for one of several data sets, if all of them share this section.
+
+        A fraction is left out if the source of the data set has a set of its own for the split.
+
+        Parameters
+        ----------
+        source
+            Source of the data set.
 
         Raises
         ------
@@ -107,20 +114,25 @@ class DataSet:
     """Fractions for this data set; if None, those of ``data.split``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name, split and the source's keys in one mapping, as a configuration has them."""
+        """Return `name`, `split` and the keys of the source in one dict, as in a configuration."""
         split = {} if self.split is None else {"split": self.split.model_dump(mode="json")}
         return {"name": self.name, **split, **self.source.model_dump(mode="json")}
 
 
 def data_set(values: Any) -> DataSet:
-    """Validate one data set: the keys `name` and `split`, and those of its source.
+    """Validate an item of `data.sources`: the keys `name` and `split`, and the keys of a source.
+
+    Parameters
+    ----------
+    values
+        Values of the item by key. A validated data set is returned unchanged.
 
     Raises
     ------
     ValueError
-        If it is not a mapping, or its name is not valid.
+        If ``values`` is no mapping, or `name` or `split` is wrong.
     ValidationError
-        If another key is wrong.
+        If a key of the source is wrong.
     """
     if isinstance(values, DataSet):
         return values
@@ -144,7 +156,7 @@ def data_set(values: Any) -> DataSet:
 AnyDataSet = Annotated[
     DataSet, PlainValidator(data_set), PlainSerializer(DataSet.to_dict, return_type=dict[str, Any])
 ]
-"""Data set, written as the keys of its source plus a name."""
+"""Type of a field with a data set, written as a name, a split and the keys of its source."""
 
 
 if TYPE_CHECKING:
@@ -167,19 +179,20 @@ class DataConfig(Section):
     """Directory of the source's files (`--data` on the command line)."""
     split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
     dtypes: Literal["hydragnn", "compact"] = "hydragnn"
-    """Number types in the store: ``hydragnn`` keeps each type, ``compact`` stores integers of nodes
-    and edges in the narrowest type that holds them."""
+    """Data types in the store: ``hydragnn`` keeps the type of each key, ``compact`` stores integers
+    of nodes and edges in the narrowest type that holds them."""
     sampling: Literal["proportional", "equal"] | dict[str, Annotated[float, Field(gt=0)]] = (
         "proportional"
     )
     """Frequency with which training draws structures of each data set, that is of each branch of
-    the network: ``proportional``, each structure equally often; ``equal``, as many of each data
-    set; or a weight for each of them, ``{mptrj: 2, qm7x: 1}``, by its name, or by the number of its
-    branch where they have no names. An epoch always has as many structures as the training
-    split."""
+    the network: ``proportional``, each structure equally often; ``equal``, as many structures of
+    each data set; or a weight for each data set, ``{mptrj: 2, qm7x: 1}``, by its name, or by the
+    index of its branch if data sets have no names. An epoch always has as many structures as the
+    training split."""
     mode: Mode = "memory"
-    """Access of training to the store: ``memory`` from memory shared by the processes of a node. If
-    memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
+    """Access of training to the store: ``memory`` reads graphs from memory that the processes of a
+    node share. If memory is too small, ``random`` reads single graphs from disk, and ``stream``
+    reads blocks of many graphs."""
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
     that are too large to be copied. Duplicates are then not searched for."""
@@ -215,7 +228,7 @@ class DataConfig(Section):
         return self
 
     def _conflicts(self) -> Iterator[str]:
-        """Yield sentences about sources that cannot be, or do not go together."""
+        """Yield sentences about keys that are impossible, or do not go together."""
         if (self.source is None) == (self.sources is None):
             both = "both are there" if self.source else "none is there"
             yield f"give source, or sources for several data sets; {both}, so write one of them"
@@ -245,7 +258,7 @@ class DataConfig(Section):
                 yield f"sampling: {missing[0]} has no weight; give it one"
 
     def _not_in_place(self) -> Iterator[str]:
-        """Yield why training cannot read the files where they are."""
+        """Yield a sentence for each reason why training cannot read the files in place."""
         for number, one in enumerate(self.data_sets):
             key = f"sources.{number} ({one.name})" if one.name else "source"
             try:
@@ -276,12 +289,17 @@ class DataConfig(Section):
         return [one.name for one in self.sources or ()]
 
     def for_network(self, network: NetworkConfig) -> DataConfig:
-        """Return the section after its sources have taken what they read from the network.
+        """Return the section, completed by the values that its sources need from the network.
+
+        Parameters
+        ----------
+        network
+            Network that is to be trained on the data.
 
         Raises
         ------
         ValueError
-            If a source cannot serve the network.
+            If a source cannot provide what the network reads.
         """
         if self.source is not None:
             source = self.source.for_network(network)
@@ -296,18 +314,21 @@ class DataConfig(Section):
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target (graph or node), None if unknown; None without known targets."""
+        """Level (graph or node) of each target by name; None for an unknown level.
+
+        None instead of a dict if the targets are unknown.
+        """
         found = [one.source.target_levels for one in self.data_sets]
         return next((levels for levels in found if levels is not None), None)
 
     @property
     def graph_attr(self) -> list[str]:
-        """Names of the quantities of whole structures, `graph_attr`; empty if there are none."""
+        """Names of the quantities of whole structures in `graph_attr`; empty if there are none."""
         named = (getattr(one.source, "graph_attr", None) for one in self.data_sets)
         return list(next(filter(None, named), ()))
 
     def check_files(self) -> None:
-        """Check quickly that file names match files, before any is opened.
+        """Check quickly that the file names of all sources match files, before data are read.
 
         Raises
         ------
@@ -328,7 +349,10 @@ def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
 
 
 def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
-    """Return the error with the key that the user wrote: `data.sources.N` for one of several."""
+    """Return an error about a source that names the key as the user wrote it.
+
+    For one of several data sets, `data.source` becomes `data.sources.N`, where N is ``number``.
+    """
     if not one.name:
         return error
     return InputError(str(error).replace("data.source.", f"data.sources.{number}."))

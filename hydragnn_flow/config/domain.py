@@ -31,7 +31,8 @@ class Parameter(Section):
     log: bool = False
     """Search the range on a logarithmic scale."""
     step: _Number | None = Field(default=None, gt=0)
-    """Grid spacing, from the smallest value. The largest is rounded down to the grid."""
+    """Grid spacing, counted from the smallest value. The largest value is rounded down to the
+    grid."""
     when: dict[str, tuple[Scalar, ...]] = Field(default={})
     """Condition: the parameter exists only while each parameter named here, and listed before it,
     has one of these values: ``{Architecture.mpnn_type: [SchNet]}``."""
@@ -80,15 +81,20 @@ class Parameter(Section):
             )
 
     def _steps_to(self, value: _Number) -> Decimal:
-        """Return the number of steps above the smallest value, in decimals: 0.3 is 3 times 0.1."""
+        """Return the number of steps from the smallest value to ``value``.
+
+        It is computed in decimal arithmetic, in which 0.3 is exactly 3 times 0.1.
+        """
         bounds = self.int or self.float or (0, 0)
         low, number, step = (Decimal(str(n)) for n in (bounds[0], value, self.step))
         return (number - low) / step
 
     @property
     def bounds(self) -> tuple[_Number, _Number] | None:
-        """Smallest and largest value of a range that its step can reach, as integers for an `int`
-        range; None for choices."""
+        """Smallest and largest value of a range, the latter rounded down to the grid of ``step``.
+
+        They are integers for an `int` range. None for choices.
+        """
         bounds = self.int or self.float
         if bounds is None or self.step is None:
             return bounds
@@ -112,7 +118,8 @@ class Parameter(Section):
     def examples(self) -> tuple[Scalar, ...]:
         """Return values that together test the domain: every choice, or both ends of the range.
 
-        For integers, they include the ends' neighbours: some only make sense as multiples.
+        For integers, the neighbours of both ends are included, since some keys accept only
+        multiples of another key.
         """
         if self.int is None:
             return self.choices or self.bounds or ()
@@ -124,13 +131,18 @@ class Parameter(Section):
 
 
 def check_conditions(space: Mapping[str, Parameter]) -> None:
-    """Raise an error for a parameter that no trial could have.
+    """Check the conditions of all parameters of a search space.
+
+    Parameters
+    ----------
+    space
+        Domain of each parameter by dotted path.
 
     Raises
     ------
     ValueError
-        If a condition names a parameter that is not listed before its own, a value that the named
-        one never has, or contradicts a condition of the one it names.
+        If a condition names a parameter that is not listed before its own, lists no value or one
+        that the named parameter never has, or contradicts the conditions of the named parameter.
     """
     seen: list[str] = []
     for name, parameter in space.items():
@@ -164,9 +176,9 @@ def check_conditions(space: Mapping[str, Parameter]) -> None:
 
 
 def needed(space: Mapping[str, Parameter], name: str) -> Needed:
-    """Return the values that other parameters must have for one to exist, by parameter.
+    """Return the values that other parameters must have for the parameter ``name`` to exist.
 
-    Conditions of these parameters are included.
+    The values are by parameter. Conditions of these other parameters are included.
     """
     result: Needed = {}
     for other, values in space[name].when.items():
@@ -175,7 +187,10 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """Return the values by parameter that two conditions allow; empty where they contradict."""
+    """Return the values, by parameter, that both of two conditions allow.
+
+    The values of a parameter are empty where the conditions contradict each other.
+    """
     shared = {
         name: tuple(value for value in one[name] if value in other[name])
         for name in one
@@ -190,6 +205,6 @@ def _same(one: object, other: object) -> bool:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown word: a similar known one, or nothing."""
+    """Return the end of a sentence on an unknown word: a similar known word, or an empty string."""
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -15,7 +15,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 SECONDS = "seconds"
-"""Objective that is measured if the function does not return it."""
+"""Name of the objective that is measured if the user's function does not return its value."""
 _LIMITS = (SECONDS, "gcd_hours")
 # Keys of `search` that apply only to networks trained by this package.
 _OF_NETWORKS = (
@@ -31,14 +31,14 @@ class ObjectiveSearch(SearchConfig):
     """`search` of a campaign that calls a user's function."""
 
     objective: str
-    """Function that is called with a job, as ``module:function``. It returns a number, or a mapping
-    with a number for each of ``objectives``."""
+    """Function of your own, as ``module:function``. It is called with a ``Job`` (a trial with its
+    parameters), and returns a number, or a mapping with a number for each of ``objectives``."""
     epochs: int = Field(ge=1)
-    """Epochs of a trial that no rung ends, in whatever unit the function counts. The first rung is
-    at ``min_epochs``."""
+    """Length of a trial that no rung ends, in whatever unit the function counts. The first rung is
+    at ``min_epochs``, in the same unit."""
     objectives: tuple[str, ...] = ("value",)
     """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
-    is measured if the function does not return it."""
+    is measured if the function does not return that quantity."""
 
     @model_validator(mode="after")
     def _of_functions(self) -> ObjectiveSearch:
@@ -109,7 +109,7 @@ class ObjectiveConfig(Section):
 def load_campaign(
     path: str | Path, *, data: str | Path | None = None
 ) -> RunConfig | ObjectiveConfig:
-    """Read and validate the configuration of either kind of campaign.
+    """Read and validate the configuration of a campaign, over networks or a user's function.
 
     Parameters
     ----------

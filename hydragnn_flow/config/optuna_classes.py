@@ -56,7 +56,7 @@ _HOMES = {
     "BaseCrossover": "optuna.samplers.nsgaii",
     "BaseMutation": "optuna.samplers.nsgaii",
 }
-"""Optuna's module that exports a base class and the classes derived from it."""
+"""Optuna's module that exports a base class and the classes derived from it, by base class."""
 
 
 def build_pruner(options: Mapping[str, Any]) -> BasePruner:
@@ -85,8 +85,8 @@ def build_sampler(
     Parameters
     ----------
     chosen
-        Key of :data:`SAMPLERS`, or options as for `build_pruner` of
-        a class in `optuna.samplers`, whose ``type`` may be such a key too.
+        Key of :data:`SAMPLERS`, or options as for `build_pruner`, whose ``type`` names a class of
+        `optuna.samplers` or is a key of :data:`SAMPLERS`.
     space
         Domain by dotted path; given to every class that has this parameter.
     seed
@@ -108,8 +108,8 @@ def build_sampler(
 def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[str, Any]) -> object:
     """Build an object of a class derived from ``base``, a key of `_HOMES`.
 
-    ``key`` is for messages; ``options`` has ``type`` and arguments. Those that are ``supplied`` go
-    to every class that takes them; users may not give their ``seed`` and ``space``.
+    ``key`` is for messages; ``options`` has ``type`` and arguments. Arguments in ``supplied`` go to
+    every class that takes them; ``options`` may override them, but not ``seed`` and ``space``.
     """
     kind = _found(key, base, options)
     takes = inspect.signature(kind).parameters
@@ -140,7 +140,10 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
 def _argument(
     key: str, parameter: inspect.Parameter | None, value: Any, supplied: Mapping[str, Any]
 ) -> Any:
-    """Return a plain value unchanged; build an object from a mapping or the name of a class."""
+    """Return the value of an argument, as an object if the parameter takes one of Optuna's.
+
+    The object is built from a mapping or from the name of a class; other values stay unchanged.
+    """
     annotation = "" if parameter is None else str(parameter.annotation)
     base = next((base for base in _HOMES if base in annotation), None)
     if base is None or not isinstance(value, str | Mapping):
@@ -149,7 +152,7 @@ def _argument(
 
 
 def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
-    """Return the class that ``type`` names."""
+    """Return the class, derived from ``base``, that the item ``type`` of ``options`` names."""
     # Imported here, as only a search that names such a class needs Optuna this early.
     home = importlib.import_module(_HOMES[base])
     exported = {name: getattr(home, name) for name in home.__all__ if name != base}

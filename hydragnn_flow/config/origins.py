@@ -26,7 +26,7 @@ def absolute(names: Sequence[Any], source: Path) -> list[Any]:
     names
         Value of ``search.warm_start``; anything but text is left for the schema to refuse.
     source
-        Configuration file that the paths are relative to.
+        Configuration file, to whose folder the paths are relative.
     """
     return [
         str((source.parent / name).resolve()) if isinstance(name, str) else name for name in names
@@ -34,7 +34,7 @@ def absolute(names: Sequence[Any], source: Path) -> list[Any]:
 
 
 def check_earlier(paths: Sequence[Path]) -> None:
-    """Raise an error if a search cannot learn from one of the paths.
+    """Check that a search can learn from the earlier searches at all paths.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def check_earlier(paths: Sequence[Path]) -> None:
     Raises
     ------
     InputError
-        If one is neither a run directory whose search has begun nor an Optuna journal.
+        If a path is neither a run directory whose search has begun nor an Optuna journal.
     """
     for i, path in enumerate(paths):
         place = f"search.warm_start.{i}: {path}"
@@ -92,13 +92,13 @@ OF_HEADS = {"enable_interatomic_potential", "graph_pooling", "output_heads"}
 class StartConfig(Section):
     """`start_from`: trained weights that every trial begins with.
 
-    A bare path uses the defaults of the other keys.
+    Instead of a mapping, the path alone is accepted too; other keys then have their defaults.
     """
 
     path: Path
     """Directory of a run or of an exported ensemble (its best member), folder of a trial or member,
-    or a checkpoint (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN checkpoint
-    (``.pk``) beside its `config.json`."""
+    or a checkpoint (``.pt``) in such a folder. With ``network.engine: hydragnn`` a HydraGNN
+    checkpoint (``.pk``) beside its `config.json`."""
     heads: Literal["keep", "new"] = "keep"
     """Initial weights of the heads: the trained ones (``keep``), or random ones (``new``), for
     other targets."""
@@ -133,7 +133,7 @@ class StartConfig(Section):
         Raises
         ------
         ValueError
-            If they cannot; the message names key and remedy.
+            If a network cannot begin with them; the message names key and remedy.
         """
         if not isinstance(network, EngineNetwork):
             if self.path.suffix == ".pk":

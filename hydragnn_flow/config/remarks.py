@@ -13,8 +13,8 @@ def remarks(config: RunConfig) -> list[str]:
     """Return sentences to show once, before a campaign begins.
 
     They name keys without effect in every network of the search, default weights of a potential,
-    positional encodings that make a potential jump, and HydraGNN's other meaning of the batch size,
-    which is that of a rank, if `resources` does not choose one.
+    positional encodings that make a potential jump, and, if `resources` does not choose a meaning
+    of the batch size, that HydraGNN means the batch of each rank (process).
     """
     found = []
     unused = unused_keys(config.network)

@@ -50,7 +50,7 @@ def network_of_trial(
     data_sets
         Names of the data sets. Heads that are described once are repeated for the branch of each.
     epochs
-        Replacement for `Training.num_epoch`, if the budget of the search is in epochs.
+        Replacement for `Training.num_epoch`; None to keep it.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def _copy(values: Any) -> Any:
 
 
 def set_path(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value that a dotted path names.
+    """Set the value at a dotted path, in place.
 
     In a list, a number selects an item, counted from 0, and a name applies to all items. The
     `architecture` of a branch of output heads may be left out, so that a path into heads is the
@@ -146,26 +146,27 @@ class EnsembleConfig(Section):
     """Number of members. Trials that a rung ended can become members, too."""
     strategy: Strategy = "greedy"
     """Choice of members by the criterion: the trials that together predict best (``greedy``), the
-    best trials (``top``), or the best of each message-passing type."""
+    best trials (``top``), or the best trials of each message-passing type
+    (``best_of_each_type``)."""
     epochs: int = Field(ge=1)
-    """Total epochs of a member, each as long as a trial's and including those of a trial that it
-    continues."""
+    """Total number of epochs of a member, each as long as an epoch of a trial. The epochs of the
+    trial that a member continues are included."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
     """Initial weights of a member: its trial's checkpoint, or new weights (``scratch``). A second
-    member of a trial always begins with new ones."""
+    member from the same trial always begins with new weights."""
     bootstrap: bool = False
     """Train each member on a bootstrap resample of the training split: as many structures, drawn
     with replacement."""
     criterion: CriterionName = "mae"
-    """Error by which epochs, trials and members are judged: mean absolute or root mean square,
-    relative to that of a trivial predictor."""
+    """Error by which epochs, trials and members are judged: mean absolute or root mean square
+    error, divided by the same error of a trivial predictor."""
     aggregation: Literal["auto", Aggregation] = "auto"
     """Combination of the members' predictions: weighted mean, mean (``uniform``) or median.
-    ``auto`` takes equal weights unless others are significantly better. Potentials have no median,
-    because forces would not be the gradient of the energy."""
+    ``auto`` takes equal weights unless other weights are significantly better. Potentials have no
+    median, because forces would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
-    calibrating split needs at least ``coverage / (1 - coverage)`` structures."""
+    split for calibration needs at least ``coverage / (1 - coverage)`` structures."""
 
     removed: ClassVar = {"budget": ((), "write epochs, each as long as a trial's")}
 
@@ -183,14 +184,15 @@ class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
 
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Number of GCDs of a trial. ``auto`` gives it one, and more if GCDs would idle.
-    ``search.space`` may vary it by the path ``Resources.gcds``. Members always use ``auto``."""
+    """Number of GCDs of a trial. ``auto`` gives a trial one GCD, and more if GCDs would idle.
+    ``search.space`` may vary the number by the path ``Resources.gcds``. Members always use
+    ``auto``."""
     batch_per_gcd: bool = False
     """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
     scale the learning rate."""
     fused_members: int = Field(default=1, ge=1)
-    """Experimental: maximum number of trials or members, of networks too small to fill a GCD, that
-    train fused in one process."""
+    """Experimental: maximum number of trials or members that train fused in one process, because
+    their networks are too small to fill a GCD."""
 
 
 class RunConfig(Section):
@@ -203,7 +205,7 @@ class RunConfig(Section):
     which trials finish first."""
     data: DataConfig
     network: dict[str, Any]
-    """HydraGNN's JSON, written in place, or the name of its file relative to this one."""
+    """HydraGNN's JSON, written in this file, or the path of a JSON file relative to this file."""
     search: SearchConfig
     ensemble: EnsembleConfig | None = None
     """Ensemble of the best trials. Leave it out if no objective of the search is a loss or an
@@ -312,12 +314,16 @@ class RunConfig(Section):
             )
 
     def _values_of(self, path: str, value: Scalar) -> tuple[Scalar, ...]:
-        """Return the value of a key of the network, and those that the search gives it."""
+        """Return example values of a key of the network in all trials.
+
+        They are ``value``, which the network has, and examples from the domain of ``path`` in the
+        search space, if the space contains this path.
+        """
         varied = self.search.space.get(path)
         return (value, *(varied.examples() if varied else ()))
 
     def _not_fusable(self, base: NetworkConfig) -> str:
-        """Return why no network of the search can be trained fused; empty if one can."""
+        """Return why no network of the search can be fused; empty if at least one may be."""
         if self.data.mode == "stream":
             return "trainings on a store that is streamed (data.mode) cannot be fused"
         if self.search.budget is not None and self.search.budget.unit == "seconds":
@@ -329,7 +335,12 @@ class RunConfig(Section):
         return fusing_refusal(base)
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
-        """Return the validated network with some dotted paths set.
+        """Return the validated network with the values of a trial's parameters.
+
+        Parameters
+        ----------
+        parameters
+            Value of each parameter by dotted path.
 
         Raises
         ------
@@ -339,7 +350,7 @@ class RunConfig(Section):
         return load_network(self.network_values(parameters))
 
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
+        """Return the `NeuralNetwork` section with the values of ``parameters``, by dotted path.
 
         Paths are those of :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not
         belong to a network and are skipped. Heads that are described once are repeated for the
@@ -351,7 +362,7 @@ class RunConfig(Section):
 
     @property
     def encodings(self) -> int:
-        """Largest number of positional encodings that a network of the search reads; 0 for none."""
+        """Largest number of columns of positional encodings that a network of the search reads."""
         engine = "Architecture.global_attn_engine"
         examples = self.search.space[engine].examples() if engine in self.search.space else ()
         # The other engine reads none, and does not fit every type.
@@ -359,7 +370,10 @@ class RunConfig(Section):
         return max(self.network_with(values).encodings for values in asked)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
-        """Return the number of GCDs that a trial asks for; None if the placer chooses."""
+        """Return the number of GCDs that a trial asks for; None if the placer chooses the number.
+
+        ``parameters`` are the values of the trial's parameters by dotted path.
+        """
         asked = parameters.get(GCDS, self.resources.gcds)
         if asked == "auto":
             return 1 if self.search.times_steps else None
@@ -368,8 +382,8 @@ class RunConfig(Section):
     def batches(self, parameters: Mapping[str, Any]) -> int:
         """Return the number of batches in a trial's training step.
 
-        It is 1, or with ``batch_per_gcd`` the number of GCDs asked for. A machine with fewer GCDs
-        does not change it, so that the result stays the same.
+        The number is 1, or with ``batch_per_gcd`` the number of GCDs that the trial asks for. It
+        stays the same on a machine with fewer GCDs, so that the result does too.
         """
         return (self.gcds(parameters) or 1) if self.resources.batch_per_gcd else 1
 
@@ -380,7 +394,7 @@ class RunConfig(Section):
 
     @property
     def members(self) -> EnsembleConfig:
-        """Section `ensemble` of a configuration that has one."""
+        """Section `ensemble`, which the configuration must have."""
         assert self.ensemble is not None
         return self.ensemble
 
@@ -401,14 +415,16 @@ class RunConfig(Section):
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:
-        """Unit and size of the budget that a trial's epochs divide evenly, such as ("steps", 1000);
-        None if an epoch is a pass through the training split."""
+        """Unit and amount of the budget that the epochs of a trial share, as ("steps", 1000).
+
+        None if an epoch is a pass through the training split.
+        """
         budget = self.search.budget
         return None if budget is None else (budget.unit, budget.size)
 
     @property
     def resizes(self) -> bool:
-        """True if a segment that runs out of memory continues with more micro-batches.
+        """True if a segment (job of training) that runs out of memory gets more micro-batches.
 
         False if lack of memory is a result of the trial: the search varies the micro-batches, or
         is for speed.
@@ -499,9 +515,21 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
 def resolve_config(
     values: dict[str, Any], source: str | Path, *, data: str | Path | None = None
 ) -> RunConfig:
-    """Validate the values of a run configuration that was read from ``source``.
+    """Validate the values of a run configuration that was read from a file.
 
-    File names in it are relative to ``source``.
+    Parameters
+    ----------
+    values
+        Content of the file. Paths in it are relative to the folder of the file.
+    source
+        Path of the file.
+    data
+        Directory of the source's data files; overrides `data.path`.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong; the message names file, key and remedy.
     """
     values, source = dict(values), Path(source)
     network = values.get("network")

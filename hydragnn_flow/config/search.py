@@ -26,10 +26,11 @@ MAXIMISED = ("throughput",)
 """Objectives that are maximised; all others are minimised."""
 MOST_OBJECTIVES = 3
 STRUCTURES = 1000
-"""Number of structures trained on in `seconds` and `joules`, if no objective is an error."""
+"""Number of structures whose training the objectives `seconds` and `joules` measure, if no
+objective is a loss or an error."""
 WARM_UP_STEPS = 5
-"""Steps at the beginning of a segment that are not measured: kernels are chosen, memory is
-allocated, and ranks learn the order in which gradients come."""
+"""Number of steps at the beginning of a segment (a job of training) that are not measured: kernels
+are chosen, memory is allocated, and ranks learn the order in which gradients come."""
 LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules")
 
 
@@ -49,8 +50,8 @@ class TrainingBudget(Section):
     """`search.budget`: length of a trial that no rung ends, given by one of the keys.
 
     The budget is divided evenly into the ``Training.num_epoch`` epochs of a trial. A trial is
-    validated at the end of each epoch, and rungs lie at some of them. An epoch continues in the
-    shuffled training split where the previous one ended.
+    validated at the end of each epoch, and judged at the end of some epochs (rungs). An epoch
+    continues in the shuffled training split where the previous epoch ended.
     """
 
     steps: int | None = Field(default=None, ge=1)
@@ -88,8 +89,8 @@ class Patience(Section):
     """`search.patience`: early stopping of trials that no longer improve."""
 
     epochs: int = Field(ge=1)
-    """Epochs without a smaller criterion before a trial stops. It is ``val_loss`` if that is the
-    first objective."""
+    """Number of epochs without a smaller criterion after which a trial stops. The criterion is
+    ``val_loss`` if that is the first objective, otherwise ``val_error``."""
 
     removed: ClassVar = {"min_delta": ((0.0,), "any decrease is an improvement; remove it")}
 
@@ -98,7 +99,8 @@ class LearningCurve(Section):
     """`search.learning_curve`: early stopping of trials by their extrapolated learning curve."""
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
-    """Probability at which a trial is stopped: that it would miss the ensemble if fully trained."""
+    """Stop a trial if it would miss the ensemble, even if fully trained, with more than this
+    probability."""
 
 
 class SearchConfig(Section):
@@ -112,40 +114,43 @@ class SearchConfig(Section):
     objectives: tuple[str, ...] = (CRITERION,)
     """One to three quantities by which trials are compared: ``val_error``, ``val_loss``,
     ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. Rungs judge by the
-    first, which is a loss or an error if there is one. If neither loss is an objective, the space
-    may vary the loss and its weights."""
+    first objective, which must be a loss or an error if any objective is. The space may vary the
+    loss and its weights if neither ``val_loss`` nor ``train_loss`` is an objective."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    """Limits of a trial: ``{peak_memory_gib: 48, gcd_hours: 2}``, ``seconds`` and ``joules``."""
+    """Upper limits of a trial for ``peak_memory_gib``, ``gcd_hours``, ``seconds`` or ``joules``, as
+    in ``{peak_memory_gib: 48, gcd_hours: 2}``."""
     energy_kwh: float | None = Field(default=None, gt=0)
-    """Energy of all trials [kWh] after which no new trial is started."""
+    """Energy used by all trials together [kWh] after which no new trial is started."""
     budget: TrainingBudget | None = None
     """Training length of a trial that no rung ends. By default ``Training.num_epoch`` passes
     through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
-    """Size of the validation subset used after each epoch. ``auto`` is all of the split, but with a
-    ``budget`` in ``steps`` or ``samples`` as many structures as an epoch trains on and at least
-    1,000, in ``seconds`` 10,000, and 1 if no objective is a loss or an error."""
+    """Number of structures of the validation split that are used after each epoch. ``auto`` uses
+    all of them, but with a ``budget`` in ``steps`` or ``samples`` as many as an epoch trains on and
+    at least 1,000, with a ``budget`` in ``seconds`` 10,000, and 1 if no objective is a loss or an
+    error."""
     min_epochs: int = Field(default=2, ge=1)
-    """Epochs of training before the first rung."""
+    """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Ratio of the epochs of successive rungs. Each rung keeps one trial in this many."""
+    """Ratio of the epochs at successive rungs. At each rung one trial in this many continues."""
     rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
-    """Rule at the rungs: end trials that are not among the best so far (``stopping``), let them
-    wait (``promotion``), ``stopping`` in brackets that begin at different rungs (``hyperband``), or
-    no rule."""
+    """Rule at the rungs: end trials that are not among the best so far (``stopping``); let every
+    trial wait until it is among the best (``promotion``); apply ``stopping`` in groups of trials
+    whose first rungs differ (``hyperband``); or no rule (``none``)."""
     pruner: dict[str, Any] | None = None
-    """Pruner that decides at the rungs instead of the rule: a class of ``optuna.pruners``, or
-    ``module:Class``, and its arguments."""
+    """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
+    ``optuna.pruners``, or ``module:Class``, and its arguments."""
     patience: Patience | None = None
     """Stop trials that no longer improve, in addition to the rule."""
     learning_curve: LearningCurve | None = None
     """Stop trials whose learning curve is not promising, in addition to the rule."""
     keep_checkpoints: Literal["all", "best"] = "all"
-    """Checkpoints of ended trials that stay on disk. ``best`` keeps those of possible members: the
-    best 64 of each message-passing type (or three times ``ensemble.size``, if that is more)."""
+    """Checkpoints of ended trials that stay on disk. ``best`` keeps only the checkpoints of trials
+    that may become members: the best 64 of each message-passing type, or three times
+    ``ensemble.size`` if that is more."""
     warm_start: tuple[Path, ...] = ()
     """Run directories or Optuna journals of earlier searches, from whose trials the sampler learns.
-    ``trials`` does not count them."""
+    ``trials`` does not include these trials."""
     enqueue: tuple[dict[str, Scalar], ...] = ()
     """Configurations to try first, as mappings from paths of ``space`` to values. The sampler
     chooses the other parameters."""
@@ -278,7 +283,7 @@ class SearchConfig(Section):
 
     @property
     def times_steps(self) -> bool:
-        """True if trials are compared by step time, which nothing may then disturb."""
+        """True if an objective depends on the time of a step, which nothing may then disturb."""
         return "throughput" in self.objectives or not self.judges_errors
 
     @property

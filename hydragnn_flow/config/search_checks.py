@@ -55,22 +55,22 @@ _FIXED_BY_THE_LOSS = (
 
 
 def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | str) -> None:
-    """Raise an error where the search does not fit the network.
+    """Check that a search fits the network whose keys it varies.
 
     Parameters
     ----------
     search
         Section `search` of the run.
     network_with
-        Function that returns the validated network with some paths of the space set.
+        Function that takes values by dotted path, and returns the validated network with them.
     gcds
-        Number of GCDs of a trial, `resources.gcds`.
+        Number of GCDs of a trial, `resources.gcds`; it may be ``auto``.
 
     Raises
     ------
     ValueError
-        If an objective is not an output, or the space or a given configuration asks for an
-        impossible network.
+        If an objective is not an output of the network, or the space or an enqueued configuration
+        asks for an impossible network.
     """
     network = network_with({})
     outputs = _outputs(network)
@@ -106,14 +106,14 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
 
 
 def check_space(space: Space, network_with: NetworkWith) -> None:
-    """Try the networks a search may ask for: examples of each parameter and of each pair.
+    """Validate networks of a search: with examples of each parameter and of each pair of them.
 
     Parameters
     ----------
     space
         Domain by dotted path into the network's JSON.
     network_with
-        Function that returns the validated network with some of these paths set.
+        Function that takes values by dotted path, and returns the validated network with them.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _check_resource(name: str, parameter: Parameter) -> None:
 
 
 def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> None:
-    """Raise an error for numbers of GCDs over which a network cannot be sharded."""
+    """Raise an error if a network cannot be sharded over a number of GCDs that trials may have."""
     widths = space[GCDS].examples() if GCDS in space else (gcds,)
     names = [name for name in space if name.startswith("Training.sharding.")]
     for values in product(*(space[name].examples() for name in names)):
@@ -187,7 +187,10 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
 
 
 def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
-    """Try the examples of two parameters together; return the parameters that were read."""
+    """Validate networks with all pairs of examples of two parameters.
+
+    Returns the paths that at least one of these networks reads.
+    """
     conditions = both(needed(space, one), needed(space, other))
     if not all(conditions.values()):
         return set()  # never in one trial
@@ -206,9 +209,10 @@ def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> 
 
 
 def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) -> set[str]:
-    """Make the network with these values, adding those of other parameters if it needs them.
+    """Validate the network with ``values``, and return the paths among them that it reads.
 
-    Returns the paths whose values the network reads.
+    If that network is impossible, the network in which all other parameters have their first
+    examples too must be possible.
     """
     try:
         network = network_with(values)
@@ -222,7 +226,10 @@ def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) 
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return values of all parameters in a trial: those given, and first examples of the others."""
+    """Return the values of all parameters that exist in a trial.
+
+    A parameter that ``values`` does not have gets its first example.
+    """
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():
         if all(whole.get(other) in allowed for other, allowed in parameter.when.items()):
@@ -243,7 +250,7 @@ def _outputs(network: NetworkConfig) -> list[str]:
 
 
 def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
-    """Raise an error if a weight switches a target off in some trials only.
+    """Raise an error if a loss weight switches a target off in some trials only.
 
     Members are chosen by the criterion over all targets, whatever the objectives are.
     """

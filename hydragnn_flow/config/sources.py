@@ -1,7 +1,8 @@
 """Sources and targets of `data`: formats, files, units and levels.
 
 A format is one file of ``hydragnn_flow.data.sources``, which holds its section of the configuration
-and the class that reads it, and one line of `FORMATS`. A user's own is named as ``module:Class``.
+and the class that reads it, and one line of `FORMATS`. A user's own format is named as
+``module:Class``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ FORMATS: dict[str, str] = {
     "voronoi": "hydragnn_flow.data.sources.voronoi:VoronoiSource",
     "mesh": "hydragnn_flow.data.sources.mesh:MeshSource",
 }
-"""Section class of each format. Configuration, docs and readers follow from this table."""
+"""Section class of each format, as ``module:Class``. Configuration, docs and readers follow from
+this table."""
 
 Role = Literal["train", "val", "calibration", "test"]
-"""Purpose of structures. Splits without structures of their own are drawn from ``train``."""
+"""Split that structures of a source are for. Splits for which the source has no structures are
+drawn from those for ``train``."""
 Level = Literal["graph", "node"]
 
 
@@ -83,7 +86,12 @@ class SourceSection(Section):
         """
 
     def check_files(self, folder: Path) -> None:
-        """Check quickly that file names match files, before any is opened.
+        """Check quickly that the section's file names match files, before data are read.
+
+        Parameters
+        ----------
+        folder
+            Directory that file names are relative to.
 
         Raises
         ------
@@ -92,22 +100,27 @@ class SourceSection(Section):
         """
 
     def for_network(self, network: NetworkConfig) -> SourceSection:
-        """Return the section after it has taken what it reads from the network to be trained.
+        """Return the section, completed by the values that the source needs from the network.
+
+        Parameters
+        ----------
+        network
+            Network that is to be trained on the source.
 
         Raises
         ------
         ValueError
-            If it cannot serve the network.
+            If the source cannot provide what the network reads.
         """
         return self
 
     def check_in_place(self) -> None:
-        """Raise an error if training cannot read the files in place (`data.in_place`).
+        """Check that training can read the files in place (`data.in_place`), without a copy.
 
         Raises
         ------
         ValueError
-            If it cannot; the message says why.
+            If training cannot read the files in place; the message says why.
         """
         raise ValueError(
             f"the format {self.format} holds no graphs that training could read in place; only "
@@ -116,12 +129,15 @@ class SourceSection(Section):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Roles with structures of their own; other splits are drawn from ``train``."""
+        """Splits for which the source has structures; other splits are drawn from ``train``."""
         return ("train",)
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target (graph or node), None if unknown; None without known targets."""
+        """Level (graph or node) of each target by name; None for an unknown level.
+
+        None instead of a dict if the targets are unknown.
+        """
         return None
 
     @property
@@ -131,14 +147,19 @@ class SourceSection(Section):
 
 
 def source_section(values: Any) -> SourceSection:
-    """Validate the section of a source with the class that its format names.
+    """Validate the section of a source; its class is the one that the key `format` names.
+
+    Parameters
+    ----------
+    values
+        Values of the section by key. A validated section is returned unchanged.
 
     Raises
     ------
     ValueError
-        If there is no such format or class.
+        If ``values`` is no mapping.
     ValidationError
-        If a key is wrong.
+        If a key is wrong or missing, or there is no such format or class.
     """
     if isinstance(values, SourceSection):
         return values
@@ -156,7 +177,7 @@ def source_section(values: Any) -> SourceSection:
 
 
 def section_class(name: Any) -> type[SourceSection]:
-    """Return the section class of a format.
+    """Return the section class of the format ``name``.
 
     Raises
     ------
@@ -184,11 +205,11 @@ def _wrong_format(message: str, value: Any) -> ValidationError:
 
 
 AnySource = Annotated[SerializeAsAny[SourceSection], PlainValidator(source_section)]
-"""Section of the class that its format names."""
+"""Type of a field with the section of a source, whose class is the one that its `format` names."""
 
 
 BRANCH = "dataset_name"
-"""HydraGNN's name of the key that holds the number of a graph's branch of output heads."""
+"""Key, with HydraGNN's name, of the index of a graph's branch of output heads."""
 
 # Keys that a graph uses for something else, or that PyG treats specially.
 _TAKEN = frozenset(
@@ -196,17 +217,17 @@ _TAKEN = frozenset(
     | {"ptr", "face", "num_nodes"}
     | {BRANCH, "graph_attr", "pe", "rel_pe"}
 )
-# PyG adds numbers of nodes or graphs to keys with one of these in their names.
+# PyG adds an offset to the values of keys whose names contain one of these words, in a batch.
 _TAKEN_WORDS = ("index", "batch")
 DIVIDED_BY_ATOMS = "_scaled_num_nodes"
-"""HydraGNN's mark in the name of a quantity that is divided by the number of atoms."""
+"""Part of a name by which HydraGNN marks a quantity that is divided by the number of atoms."""
 
 
 class TargetConfig(Section):
-    """Target of a source; a bare unit is enough."""
+    """Target of a source. Instead of a mapping, its unit alone is accepted too."""
 
     unit: str
-    """Unit of the numbers in the file."""
+    """Unit of the values in the file."""
     key: str | None = Field(default=None, min_length=1)
     """Name of the label in the file; by default the name of the target."""
     level: Literal["graph", "node"] | None = None
@@ -235,17 +256,20 @@ class TargetConfig(Section):
 
     @property
     def is_extensive(self) -> bool | None:
-        """Value of ``extensive``, or False if the key has HydraGNN's mark; None if unknown."""
+        """Value of ``extensive``, None if not given; False if ``key`` has the mark of HydraGNN.
+
+        The mark is `DIVIDED_BY_ATOMS`.
+        """
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
 def is_taken(name: str) -> bool:
-    """Return True if graphs use the name of a key for something else."""
+    """Return True if ``name`` cannot name a target, because graphs use this key otherwise."""
     return name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
 
 
 def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
-    """Return the targets after checking that graphs do not use their names for something else.
+    """Return the targets by name, after checking that graphs do not use their names otherwise.
 
     Raises
     ------

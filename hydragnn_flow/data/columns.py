@@ -23,17 +23,17 @@ _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "in
 
 @dataclass(frozen=True)
 class Column:
-    """Values of one key (named tensor of a graph) of several graphs, concatenated."""
+    """Values of one key (named tensor of a graph), concatenated over several graphs."""
 
     values: NDArray[Any]
     """Values of all graphs, concatenated along ``dim``."""
     dim: int
     """Dimension along which graphs are concatenated."""
     counts: NDArray[np.int64]
-    """Number of rows of each graph: its extent along ``dim``, [n_graphs]."""
+    """Number of rows of each graph (extent of its tensor along ``dim``), [n_graphs]."""
 
     def starts(self) -> NDArray[np.int64]:
-        """Return the first row of each graph along ``dim``, [n_graphs]."""
+        """Return the index of each graph's first row along ``dim``, [n_graphs]."""
         starts: NDArray[np.int64] = np.cumsum(self.counts) - self.counts
         return starts
 
@@ -41,7 +41,8 @@ class Column:
 def concatenation_dim(key: str, ndim: int) -> int:
     """Return the dimension along which PyG concatenates a key's tensors of ``ndim`` dimensions.
 
-    It is the last one for ``face`` and names with ``index`` in them, otherwise the first.
+    This is the last dimension for ``face`` and for keys whose name contains ``index``, and the
+    first dimension for all others.
     """
     return ndim - 1 if "index" in key or key == "face" else 0
 
@@ -49,16 +50,17 @@ def concatenation_dim(key: str, ndim: int) -> int:
 def pack(
     graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Key] | None = None
 ) -> dict[str, Column]:
-    """Concatenate the values of graphs, key by key.
+    """Return the values of graphs by key, concatenated over the graphs.
 
     Parameters
     ----------
     graphs
         Graphs, at least one; all with the same keys, data types and trailing shapes.
     where
-        Name of each graph in messages.
+        Name of each graph in error messages.
     like
-        Keys of graphs packed earlier, which these graphs must match; None for the first graphs.
+        Description of each key of graphs packed earlier, by name of the key. These graphs must
+        match the descriptions; None for the first graphs.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def pack(
 
 
 def bounds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each graph, then the number of all rows, [n_graphs + 1].
+    """Return the index of each graph's first row, then the number of all rows, [n_graphs + 1].
 
     ``counts`` has the number of rows of each graph, [n_graphs].
     """
@@ -103,7 +105,10 @@ def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
 
 
 def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]:
-    """Return the tensors of one graph as arrays, checked one by one."""
+    """Return the tensors of one graph as arrays by key, after checks of each.
+
+    ``where`` names the graph in error messages.
+    """
     stored = graph.to_dict()
     if set(stored) != set(keys):
         differing = ", ".join(sorted(set(stored) ^ set(keys)))
@@ -135,14 +140,17 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
 
 
 def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
-    """Check that the keys of each graph fit each other: numbers of rows, and atoms of edges.
+    """Check that the tensors of each graph are consistent.
+
+    Tensors of atoms need a row for each atom, tensors of edges a row for each edge. Edges must
+    refer to atoms that exist.
 
     Parameters
     ----------
     columns
         Columns of the graphs by key.
     where
-        Name of each graph in messages.
+        Name of each graph in error messages.
 
     Raises
     ------
@@ -179,7 +187,10 @@ def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
 
 
 def _check_branches(column: Column, where: Sequence[str]) -> None:
-    """Check that each graph has one branch number."""
+    """Check that each graph has one branch index, an integer from 0.
+
+    ``where`` has the name of each graph for error messages.
+    """
     values = column.values
     if values.dtype.kind != "i" or (column.counts != 1).any() or values.size != len(where):
         raise InputError(
@@ -200,15 +211,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BranchRuns:
-    """Runs of consecutive graphs that belong to one branch (heads of one data set).
+    """Runs of consecutive graphs of the same branch (output heads for one data set).
 
-    A split has a few runs for each data set, however many graphs it has.
+    A split has only a few runs for each data set, however many graphs the split has.
     """
 
     bounds: Ints
     """Index of the first graph of each run, then the number of all graphs, [n_runs + 1]."""
     branches: Ints
-    """Number of the branch of each run, [n_runs]."""
+    """Index of the branch of each run, [n_runs]."""
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray[np.integer]]) -> BranchRuns:
@@ -217,7 +228,8 @@ class BranchRuns:
         Parameters
         ----------
         pieces
-            Branch numbers of consecutive graphs, which together are all graphs of the split.
+            Arrays of branch indices, one index for each graph. Joined in order, the arrays cover
+            all graphs of the split.
         """
         pairs: list[tuple[int, int]] = []
         for piece in pieces:
@@ -228,7 +240,7 @@ class BranchRuns:
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[int, int]]) -> BranchRuns:
-        """Return the runs of a split, given pairs of a branch and its number of graphs.
+        """Return the runs of a split from pairs of branch index and number of consecutive graphs.
 
         Consecutive pairs of the same branch become one run.
         """
@@ -238,12 +250,12 @@ class BranchRuns:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of branch and number of graphs, one for each run."""
+        """Pairs of branch index and number of graphs, one pair for each run."""
         return [*zip(self.branches.tolist(), np.diff(self.bounds).tolist(), strict=True)]
 
     @cached_property
     def graphs(self) -> dict[int, int]:
-        """Number of graphs of each branch that occurs."""
+        """Number of graphs by branch index, for the branches that occur."""
         lengths = np.diff(self.bounds)
         return {
             int(branch): int(lengths[self.branches == branch].sum())
@@ -251,11 +263,11 @@ class BranchRuns:
         }
 
     def branch_of(self, graphs: Ints) -> Ints:
-        """Return the branches of graphs, given their indices in the split, [n] -> [n]."""
+        """Return the branch index of each graph [n]; ``graphs`` are indices in the split [n]."""
         return self.branches[np.searchsorted(self.bounds, graphs, side="right") - 1]
 
     def of_branch(self, branch: int) -> BranchMembers:
-        """Return the graphs of one branch, which are then chosen by their number in it."""
+        """Return the graphs of one branch, to be chosen by their index within the branch."""
         runs = np.flatnonzero(self.branches == branch)
         lengths = np.diff(self.bounds)[runs]
         return BranchMembers(self.bounds[runs], bounds_of(lengths)[:-1])
@@ -263,7 +275,7 @@ class BranchRuns:
 
 @dataclass(frozen=True, eq=False)
 class BranchMembers:
-    """Graphs of one branch, numbered from 0 in the order of the split."""
+    """Graphs of one branch, indexed from 0 in the order of the split."""
 
     starts: Ints
     """Index in the split of the first graph of each run of the branch, [n_runs]."""
@@ -271,15 +283,16 @@ class BranchMembers:
     """Number of the branch's graphs before each run, [n_runs]."""
 
     def graphs(self, numbers: Ints) -> Ints:
-        """Return indices of graphs in the split, given their numbers in the branch, [n] -> [n]."""
+        """Return indices in the split [n]; ``numbers`` are indices within the branch [n]."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         return self.starts[run] + numbers - self.before[run]
 
 
 def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
-    """Yield groups of neighbouring graphs, spread evenly over each branch, as indices in the split.
+    """Yield groups of consecutive graphs of a branch, spread evenly over each branch.
 
-    Each branch gives the same number of groups, or all its graphs if it has fewer.
+    A group is an array of indices in the split. Each branch gives the same number of groups, or
+    all its groups if it has fewer.
 
     Parameters
     ----------
@@ -288,7 +301,7 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
     most
         Maximum number of graphs in total; each branch gives one group even if that exceeds it.
     run
-        Number of graphs in a group; the last one of a branch may have fewer.
+        Number of graphs in a group; the last group of a branch may have fewer.
     """
     for branch, number in runs.graphs.items():
         members = runs.of_branch(branch)
@@ -299,16 +312,17 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
 
 
 def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
-    """Return the number of graphs to take of each branch: equal shares of a total.
+    """Return the number of graphs to take from each branch, by branch index: equal shares.
 
-    A branch with fewer graphs than its share gives all, and the other branches share the rest.
+    A branch with fewer graphs than its share gives all its graphs, and the other branches share
+    the rest.
 
     Parameters
     ----------
     runs
         Runs of the split's branches.
     number
-        Total number of graphs, at least one for each branch.
+        Total number of graphs to take; each branch gives at least one.
     """
     found: dict[int, int] = {}
     left = number
@@ -319,6 +333,6 @@ def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
 
 
 def _begins(values: NDArray[np.integer]) -> Ints:
-    """Return the index of the first of each run of equal values, [n_runs]."""
+    """Return the index of the first element of each run of equal values, [n_runs]."""
     first = np.ones(min(len(values), 1), dtype=np.bool_)
     return np.flatnonzero(np.concatenate([first, values[1:] != values[:-1]]))

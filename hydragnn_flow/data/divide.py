@@ -42,21 +42,21 @@ class Structures:
 
 @dataclass(frozen=True)
 class Division:
-    """Split of each structure, and numbers of those left out and of duplicates."""
+    """Split of each structure, and numbers of structures left out and of duplicates."""
 
     split: list[str]
-    """Split of each structure: ``trainset``, ``valset``, …, or empty if it is left out."""
+    """Split of each structure: ``trainset``, ``valset``, …; an empty string if it is left out."""
     left_out: dict[str, int]
-    """Number of structures left out by reason: ``{role}_duplicate_of_{role}`` or
-    ``{role}_group_in_{role}``, where the first role is the structure's and the second that of the
-    set with its duplicate or group. Reasons that do not occur are missing."""
+    """Number of structures left out, by reason: ``{role}_duplicate_of_{role}`` or
+    ``{role}_group_in_{role}``. The first role is that of the structure left out, the second that of
+    the file with its duplicate or group. Reasons that do not occur are missing."""
     duplicates: dict[str, int]
     """Number of structures, by split, that repeat another structure of the same split."""
 
 
 @dataclass(frozen=True)
 class _Component:
-    """Structures that must be in one split."""
+    """Indices of structures that must be in the same split, and their composition."""
 
     members: list[int]
     composition: str
@@ -76,7 +76,7 @@ def divide(
     seed: int,
     calibration: float | None = None,
 ) -> Division:
-    """Divide structures so that no two splits hold the same one.
+    """Divide structures so that no structure is in two splits.
 
     Structures of equal hash go to the same split; if ``by`` is ``group``, so do structures of one
     group. If a structure (or its group) occurs in files of several roles, it stays in the first of
@@ -87,16 +87,18 @@ def divide(
     structures
         All structures of the input.
     by
-        Way of drawing. ``random``: at random. ``composition``: at random, of each composition the
-        same fractions as nearly as whole structures allow. ``group``: whole groups at random.
+        Way of drawing. ``random``: structures at random. ``composition``: at random, with the same
+        fractions of each composition as nearly as whole structures allow. ``group``: whole groups
+        at random.
     val, test
-        Fractions of the training file to set aside, at least one structure each; None if the input
-        has such a set.
+        Fraction of the training file to set aside as validation and as test set, at least one
+        structure each; None if the input has that set.
     seed
         Seed that, with the order of the structures, determines the draw.
     calibration
         Fraction of the training file to set aside for the weights and error bars of ensembles; None
-        for no such set, or a given one. The validation and test sets do not depend on it.
+        if there is no calibration set or the input has it. With ``random`` and without duplicates,
+        the validation and test sets do not depend on it.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def divide(
 def _without_repeats(
     structures: Structures, by_group: bool
 ) -> tuple[dict[Role, list[int]], dict[str, int]]:
-    """Return the indices of structures to keep by role, and the numbers left out by reason."""
+    """Return the indices of structures to keep, by role, and the number left out, by reason."""
     marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
     if by_group:
         marks["group_in"] = structures.group
@@ -166,7 +168,10 @@ def _without_repeats(
 
 
 def _components(structures: Structures, pool: list[int], by_group: bool) -> list[_Component]:
-    """Return sets of structures that must stay together, ordered by their first structure."""
+    """Return sets of structures that must stay together, ordered by their first structure.
+
+    ``pool`` has the indices of the structures to consider.
+    """
     labels = _numbered(structures.hash[i] for i in pool)
     if by_group:
         groups = _numbered(structures.group[i] for i in pool)
@@ -182,7 +187,7 @@ def _components(structures: Structures, pool: list[int], by_group: bool) -> list
 
 
 def _numbered(values: Iterable[Hashable]) -> NDArray[np.int64]:
-    """Number different values in the order in which they first occur."""
+    """Return a code for each value: 0 for the first distinct value, 1 for the second, …"""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values])
 
@@ -215,7 +220,10 @@ def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, 
 
 
 def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
-    """Fill the splits to set aside with the first components that fit; the rest is for training."""
+    """Return a draw that fills each split in ``sizes`` with the first components that fit.
+
+    ``sizes`` has the number of structures to set aside, by split; the rest is for training.
+    """
     draw: _Draw = {name: [] for name in (TRAIN, *sizes)}
     room = dict(sizes)
     for component in components:
@@ -231,10 +239,11 @@ def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
 
 
 def _of_each_composition(components: list[_Component], fractions: Mapping[str, float]) -> _Draw:
-    """Divide each composition in the same fractions.
+    """Return a draw with the same fractions of each composition.
 
-    Each split first gets the integer share of a composition. The remainder, often all structures of
-    a rare composition, goes to the split that lacks most over all compositions so far.
+    Each split first gets the integer part of its share of a composition. The remainder, often all
+    structures of a rare composition, goes to the split with the largest deficit over all
+    compositions so far.
     """
     fractions = {TRAIN: 1.0 - sum(fractions.values()), **fractions}
     draw: _Draw = {name: [] for name in fractions}
@@ -257,7 +266,11 @@ def _of_each_composition(components: list[_Component], fractions: Mapping[str, f
 
 
 def _fill_empty(draw: _Draw, sizes: Mapping[str, int]) -> None:
-    """Give an empty split the component nearest its size from a split that has several."""
+    """Move one component to each empty split of ``draw``, in place.
+
+    The component comes from a split that has several, and its number of structures is the nearest
+    to the number in ``sizes``.
+    """
     for name, size in sizes.items():
         if not draw[name]:
             donor, component = min(
@@ -294,11 +307,11 @@ _HEAVIEST = len(chemical_symbols) - 1
 def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
     """Return a hash of all that a network sees of each graph, equal for duplicates.
 
-    That is the node features ``x``, and the edges with their features and length. Each atom has a
-    64-bit word, which three rounds update with the words of its neighbours and of the edges to
-    them; a graph's hash is the sum of its atoms' words, mixed. The hash depends neither on the
-    order of atoms and edges nor on the index of the graph in the block. On position, orientation
-    and the choice of periodic images it depends only as far as edge features do.
+    A network sees the node features ``x``, and the edges with their features and length. Each atom
+    has a 64-bit word, which three rounds update with the words of its neighbours and of the edges
+    to them; a graph's hash is the sum of its atoms' words, mixed. The hash depends neither on the
+    order of atoms and edges nor on the other graphs in ``columns``. On position, orientation and
+    the choice of periodic images the hash depends only as far as edge features do.
 
     Structures with the same hash are the same to a network with three message-passing layers that
     read lengths, and count as duplicates: this includes mirror images, and atoms out of each
@@ -326,7 +339,7 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
     list of str
         Hash of each graph, 16 hexadecimal digits. Among ``n`` different graphs two have the same
         hash by chance with a probability of about ``n**2 / 2**65``: 3e-8 for a million. ``2**k``
-        equal atoms in every graph make it ``2**k`` times as large.
+        equal atoms in every graph make this probability ``2**k`` times as large.
     """
     x, edges = columns["x"], columns["edge_index"]
     offsets = np.repeat(x.starts(), edges.counts)
@@ -351,12 +364,13 @@ def compositions(columns: Mapping[str, Column]) -> list[str]:
     Parameters
     ----------
     columns
-        Column ``x`` with the atomic number first.
+        Column ``x``, whose first feature is the atomic number.
 
     Returns
     -------
     list of str
-        Elements by atomic number, each with its smallest whole ratio: ``"Cu1Au3"``.
+        Formula of each graph, such as ``"Cu1Au3"``: elements in order of atomic number, with their
+        counts in the smallest whole ratio.
 
     Raises
     ------
@@ -391,7 +405,10 @@ def compositions(columns: Mapping[str, Column]) -> list[str]:
 def _edge_words(
     columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> Words:
-    """Return one 64-bit word for the features and the length of each edge, [n_edges]."""
+    """Return a 64-bit hash of the features and the length of each edge, [n_edges].
+
+    ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
+    """
     words = np.full(len(senders), _EDGE)
     lengths = _lengths(columns, senders, receivers)
     if "edge_attr" in columns:
@@ -412,7 +429,10 @@ def _edge_words(
 def _lengths(
     columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the distance between the ends of each edge, [n_edges]; zero without positions."""
+    """Return the distance between the ends of each edge, [n_edges]; zero without positions.
+
+    ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
+    """
     squares = np.zeros(len(senders))
     if "pos" in columns:
         for axis in range(columns["pos"].values.shape[1]):
@@ -425,10 +445,10 @@ def _lengths(
 
 
 def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return the leading 12 binary digits of each value as an integer.
+    """Return each value, rounded to 12 significant binary digits, as an integer code.
 
-    The boundaries between rounded values are at 13 binary digits, where no number of a few decimal
-    digits is: the lengths of ideal crystals stay clear of them.
+    The boundaries between rounded values are numbers of 13 significant binary digits. Numbers of a
+    few decimal digits, such as the lengths of ideal crystals, do not lie on them.
     """
     bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)
     half = np.uint32(1 << 11)
@@ -442,10 +462,11 @@ def _absorb(words: Words, values: NDArray[np.uint32]) -> None:
 
 
 def _mixed(words: Words) -> Words:
-    """Spread each word over all its 64 bits.
+    """Return words whose 64 bits each depend on all bits of the given word.
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, doi:10.1145/2660193.2660195,
-    with Stafford's constants), a bijection whose sums are as good as sums of random words.
+    This is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014,
+    doi:10.1145/2660193.2660195, with Stafford's constants). It is a bijection, and sums of its
+    results are as good as sums of random words.
     """
     words = words ^ (words >> np.uint64(30))
     words *= np.uint64(0xBF58476D1CE4E5B9)
@@ -456,7 +477,11 @@ def _mixed(words: Words) -> Words:
 
 
 def _per_graph(rows: NDArray[Any], counts: NDArray[np.int64]) -> Words:
-    """Sum the rows of each graph modulo 2**64, [n_graphs, ...]; differences of sums stay exact."""
+    """Return the sum of each graph's rows modulo 2**64, [n_graphs, ...].
+
+    ``counts`` has the number of rows of each graph. Differences of cumulative sums are exact
+    modulo 2**64.
+    """
     sums = np.zeros((len(rows) + 1, *rows.shape[1:]), dtype=np.uint64)
     np.cumsum(rows, axis=0, dtype=np.uint64, out=sums[1:])
     ends = np.cumsum(counts)

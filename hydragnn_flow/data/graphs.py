@@ -36,15 +36,16 @@ def atoms_to_graph(
     cutoff
         Maximum length of an edge [Å].
     max_neighbours
-        Number of nearest neighbours kept per atom, with ties of the last; None keeps all.
+        Number of nearest neighbours kept per atom, together with others as near as the last of
+        them; None keeps all.
     graph_id
-        Position of the structure in its input.
+        Index of the structure in its input.
     targets
-        Labels by name: shape [d] for the whole graph, [n_atoms, d] for atoms. Without labels
-        (prediction) the graph has no target keys and no ``y``.
+        Labels by name of the target: shape [d] for the whole graph, [n_atoms, d] for atoms. Without
+        labels (prediction) the graph has no target keys and no ``y``.
     x
-        Node features, [n, n_features], if not the atomic number; the elements of ``atoms`` are then
-        ignored.
+        Node features, [n, n_features], for which the elements of ``atoms`` are ignored; None for
+        the atomic numbers.
 
     Returns
     -------
@@ -54,15 +55,15 @@ def atoms_to_graph(
         ``pbc`` [3], ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å,
         ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then each target under its name. ``y`` [sum, 1]
         has all targets one after another, as HydraGNN reads them; ``y_loc`` [1, n_targets + 1] has
-        the position where each begins, and the end.
+        the offset in ``y`` at which each target begins, then the length of ``y``.
 
     Raises
     ------
     InputError
         If the structure cannot be a graph: no atoms, an unknown element, two atoms at one
         place, a position or cell that is not finite, a periodic direction without a lattice vector,
-        a cell so small that an atom would have a hundred thousand neighbours, one so large that
-        single precision does not resolve lengths.
+        a cell so small that an atom would have a hundred thousand neighbours, a structure so large
+        that single precision does not resolve lengths.
     """
     positions, cell, pbc = _geometry(atoms, graph_id)
     _check_density(len(positions), cell, pbc, cutoff, graph_id)
@@ -133,7 +134,7 @@ def assemble_graph(
     edge_attr
         Edge features, [e, n_edge_features]; by default the lengths.
     origin
-        Name of the graph in messages; by default the structure of its number.
+        Name of the graph in error messages; by default ``structure`` and its ``graph_id``.
 
     Returns
     -------
@@ -166,10 +167,10 @@ def assemble_graph(
 
 
 def batch_graphs(graphs: Sequence[Data]) -> Batch:
-    """Join graphs in memory, such as structures to predict, to one batch.
+    """Return one batch of graphs that are in memory, such as structures to predict.
 
-    The batch has the keys of ``Batch.from_data_list`` and takes a fifth of its time, but it cannot
-    be split into graphs again.
+    The batch has the same keys as one from ``Batch.from_data_list`` and takes a fifth of the time,
+    but it cannot be split into graphs again.
     """
     sizes = torch.tensor([len(graph.pos) for graph in graphs])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
@@ -215,7 +216,7 @@ def _check_density(
     cutoff: float,
     graph_id: int,
 ) -> None:
-    """Raise an error for a crystal whose neighbours would not fit in memory, before the search."""
+    """Raise InputError for a crystal whose neighbour list would not fit in memory."""
     if not pbc.all():
         return
     volume = abs(float(np.linalg.det(cell)))
@@ -270,7 +271,7 @@ def _atomic_numbers(atoms: ase.Atoms, graph_id: int) -> NDArray[np.float64]:
 
 
 def _add_targets(graph: Data, targets: Mapping[str, NDArray[np.float64]]) -> None:
-    """Add each target under its own name and all of them packed as ``y`` and ``y_loc``."""
+    """Add targets to a graph in place: each under its name, all packed as ``y`` and ``y_loc``."""
     packed = []
     for name, label in targets.items():
         # A total energy may be thousands of eV, where float32 resolves no better than 0.5 meV.
@@ -292,20 +293,20 @@ _DENSE = 400
 def laplacian_encodings(edge_index: NDArray[np.int64], n: int, k: int) -> NDArray[np.float32]:
     """Compute positional encodings: eigenvectors of a graph's normalised Laplacian.
 
-    They belong to the k smallest eigenvalues after the very smallest one. They are those of
-    torch_geometric's AddLaplacianEigenvectorPE, which HydraGNN uses, except for signs: there each
-    sign is drawn at random, here the sum of the third powers of a vector's entries is not negative.
-    If a symmetry of the graph turns a vector into its negative, that sum is zero, and either sign
-    is as good. For a repeated eigenvalue, as in symmetric graphs, the vectors are one basis of many
-    and depend on the order of the atoms. The sum of their squares at each atom does not depend on
-    it, if all vectors of the eigenvalue are among the k.
+    The eigenvectors belong to the ``k`` smallest eigenvalues after the very smallest one. They are
+    those of torch_geometric's AddLaplacianEigenvectorPE, which HydraGNN uses, except for signs:
+    there each sign is drawn at random, here the sum of the third powers of a vector's entries is
+    not negative. If a symmetry of the graph turns a vector into its negative, that sum is zero, and
+    either sign is as good. For a repeated eigenvalue, as in symmetric graphs, the vectors are one
+    basis of many and depend on the order of the atoms. The sum of their squares at each atom does
+    not depend on that order, if all vectors of the eigenvalue are among the ``k``.
 
     Parameters
     ----------
     edge_index
-        Senders and receivers, [2, n_edges]. Each of several edges between the same two atoms,
-        through different cell faces, counts; edges of an atom to its own images do not. An edge
-        without its reverse, as in truncated neighbour lists, counts half.
+        Senders and receivers, [2, n_edges]. Several edges between the same two atoms, through
+        different cell faces, all count; edges of an atom to its own images do not. An edge without
+        its reverse, as in truncated neighbour lists, counts half.
     n
         Number of atoms of the graph.
     k
@@ -335,7 +336,10 @@ def laplacian_encodings(edge_index: NDArray[np.int64], n: int, k: int) -> NDArra
 
 
 def _leading(matrix: Any, number: int) -> NDArray[np.float64]:
-    """Return eigenvectors of a sparse matrix's largest eigenvalues, descending, as columns."""
+    """Return eigenvectors of a symmetric sparse matrix in columns, [n, number].
+
+    They belong to the ``number`` largest eigenvalues, in descending order.
+    """
     n = matrix.shape[0]
     if n <= _DENSE or number > n // 4:
         chosen = (n - number, n - 1)
@@ -348,13 +352,14 @@ def _leading(matrix: Any, number: int) -> NDArray[np.float64]:
 
 
 def add_encodings(graph: Data, k: int) -> bool:
-    """Add positional encodings to a graph that has none of its own.
+    """Add positional encodings to a graph in place, unless it has its own.
 
     Parameters
     ----------
     graph
         Graph, changed in place. It gets ``pe`` [n, k] and ``rel_pe`` [n_edges, columns of ``pe``]
-        unless it has them; ``rel_pe`` is the absolute difference between both ends of each edge.
+        unless it has them; ``rel_pe`` is the absolute difference of ``pe`` between both ends of
+        each edge.
     k
         Number of columns of ``pe``.
 

@@ -41,7 +41,7 @@ _WORDS: dict[Role, tuple[str, ...]] = {
 }
 _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
 _BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
-"""Formats by file suffix that need keys in the configuration which the files do not show."""
+"""Formats, by file suffix, whose configuration needs keys that the files do not show."""
 _STORE = "hydragnn"
 
 
@@ -50,7 +50,7 @@ class Files:
     """Files of one source in a directory."""
 
     folder: Path
-    """Directory that the names are relative to."""
+    """Directory that file names in ``source`` are relative to."""
     source: dict[str, Any]
     """Section `data.source` without targets."""
     used: str
@@ -136,9 +136,9 @@ def _stored(store: Path, skipped: list[str]) -> Files:
 
 
 def _kind(entry: Path) -> str:
-    """Return the format of `data.source` that reads a file or directory; empty if it is no data.
+    """Return the format of `data.source` that reads ``entry``; an empty string if it is no data.
 
-    ASE's own name of the format is added where ASE reads it: ``ase: extxyz``.
+    For files that ASE reads, ASE's own name of the format follows: ``ase: extxyz``.
     """
     name, suffix = entry.name.lower(), entry.suffix.lower()
     if entry.is_dir():
@@ -158,7 +158,11 @@ def _kind(entry: Path) -> str:
 
 
 def _kind_of_json(file: Path) -> str:
-    """Return the format of a JSON file by its beginning: records or a table, an ase.db, or none."""
+    """Return the format of a JSON file, judged by its first 200 bytes.
+
+    ``json`` stands for records or a table, ``ase: json`` for an ase.db, an empty string for
+    anything else.
+    """
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
             start = content.read(200).decode(errors="replace").lstrip()
@@ -171,9 +175,10 @@ def _kind_of_json(file: Path) -> str:
 
 
 def _column(table: Path) -> tuple[str, bool] | None:
-    """Return the name of a table's column of structures; None if it has no such column.
+    """Return the name of a table's column of structures, and whether its cells are paths.
 
-    With it comes True if the cells are paths, False if they are CIF text.
+    The second value is False if the cells are CIF text. The result is None if the table has no
+    column of structures.
     """
     try:
         rows = [row for _, row in islice(rows_of(table), 20)]
@@ -193,7 +198,7 @@ def _is_file(folder: Path, cell: str) -> bool:
 
 
 def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:
-    """Return files by role from the words in their names, and the names of those left over."""
+    """Return files by role, judged by words in their names, and the names of files left over."""
     found: dict[Role | None, list[Path]] = defaultdict(list)
     for file in files:
         words = set(re.split(r"[^a-z]+", file.name.lower()))
@@ -209,7 +214,7 @@ def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:
 
 
 def _files_name(directory: Path, role: Role, files: Sequence[Path]) -> str:
-    """Return a file name or a glob that matches exactly these files."""
+    """Return a file name or a glob that matches exactly ``files``, which are those for ``role``."""
     if len(files) == 1:
         return files[0].name
     (ending, *others) = {"".join(file.suffixes[-1:]) for file in files}
@@ -235,7 +240,7 @@ _UNITS = {
     "magmom": "μB",
     "magmoms": "μB",
 }
-"""Units of ASE's results of calculations; the first two are also those of mlearn's records."""
+"""Units of ASE's results of calculations; energy and forces in mlearn's records have the same."""
 _NO_LABELS = {"", "index", "id", "frame", "step", "number", "row", "nsites", "natoms", "num_atoms"}
 _NO_LABELS |= {"n_atoms", "nelements", "spacegroup", "spacegroup_number", "spacegroup_kinds"}
 _NO_LABELS |= {"free_energy", "tags", "momenta", "initial_magmoms", "initial_charges", "move_mask"}
@@ -258,15 +263,16 @@ class Label:
 def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int]]:
     """Return the quantities that a network could learn, in the order of the files.
 
-    These are numbers of one shape, at most nine for each structure or atom. Identifiers and
-    counters (whole numbers that grow by one from each structure to the next) are left out.
+    Such a quantity has the same shape in all structures, with at most nine numbers for each
+    structure or atom. Identifiers and counters (whole numbers that grow by one from each structure
+    to the next) are left out.
 
     Returns
     -------
     labels
         Quantities that every structure has.
     partial
-        Keys of other quantities, and the number of structures that have them.
+        Number of structures that have a quantity, by its key, for quantities that only some have.
     """
     found, partial = [], {}
     for key in dict.fromkeys(key for one in structures for key in one.values):
@@ -306,7 +312,7 @@ def _is_counter(values: Sequence[NDArray[np.float64]]) -> bool:
 
 
 def _unit(key: str) -> str:
-    """Return the unit of a key: ASE's, or one in brackets at its end."""
+    """Return the unit in brackets at the end of a key, otherwise ASE's; empty if unknown."""
     brackets = re.search(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$", key)
     return brackets[1] if brackets else _UNITS.get(key, "")
 
@@ -324,7 +330,7 @@ def _name(key: str) -> str:
 
 _LOOKED_AT = 200
 RADIUS = 5.0
-"""Radius to propose [Å], unless an atom has more than a hundred neighbours within it."""
+"""Cutoff radius to propose [Å], unless an atom has more than a hundred neighbours within it."""
 
 
 @dataclass(frozen=True)
@@ -348,14 +354,14 @@ class Finding:
     skipped: list[str] = field(default_factory=list)
     """Names of files that are not used."""
     partial: dict[str, int] = field(default_factory=dict)
-    """Keys that only some structures have, and the number of these."""
+    """Number of structures that have a quantity, by its key, for quantities that only some have."""
     radius: float = RADIUS
     """Radius to propose [Å]: the longest edge if graphs have their own edges; otherwise a radius
     within which atoms have about a hundred neighbours at most."""
     edges_are_cut: bool = False
-    """True if the graphs' own edges leave out neighbours within that radius."""
+    """True if the graphs' own edges leave out neighbours within ``radius``."""
     node_features: list[int] = field(default_factory=lambda: [0])
-    """Indices of the columns of the node features."""
+    """Indices of the node features' columns to propose as inputs of the network."""
 
 
 def look(directory: Path) -> Finding:
@@ -432,7 +438,7 @@ def _radius(structures: Sequence[Found]) -> float:
 
 
 def _first(reader: StructureSource[Any], files: Sequence[Path]) -> Iterator[Found]:
-    """Yield some structures from files spread evenly among all."""
+    """Yield at most a few hundred structures, from files spread evenly over ``files``."""
     chosen = files[:: -(-len(files) // _LOOKED_AT)]
     for file in chosen:
         most = -(-_LOOKED_AT // len(chosen))

@@ -1,9 +1,4 @@
-"""Periodic neighbour lists, and structures moved near the origin so that float32 is enough.
-
-A network sees only the vectors of edges: differences of two positions. Single precision resolves a
-position to 6e-8 of its size, which is 0.001 Å at 10,000 Å. Atoms of a molecular dynamics without
-wrapping travel that far.
-"""
+"""Periodic neighbour lists of structures."""
 
 from __future__ import annotations
 
@@ -23,9 +18,9 @@ class Neighbours:
     """
 
     senders: NDArray[np.int64]
-    """Atom at which each edge begins, [n_edges]."""
+    """Index of the atom at which each edge begins, [n_edges]."""
     receivers: NDArray[np.int64]
-    """Atom at which each edge ends, [n_edges]."""
+    """Index of the atom at which each edge ends, [n_edges]."""
     shifts: NDArray[np.float64]
     """Cartesian lattice vector added to the difference of positions [Å], [n_edges, 3]."""
     distances: NDArray[np.float64]
@@ -84,9 +79,10 @@ def neighbour_list(
 def _nearest(
     receivers: NDArray[np.int64], distances: NDArray[np.float64], n_atoms: int, k: int
 ) -> NDArray[np.bool_]:
-    """Return True for the edges to keep: the k nearest of each receiver, and ties, [n_edges].
+    """Return a mask, True for each edge to keep, [n_edges].
 
-    The edges must be sorted by receiver and distance.
+    Edges to keep come from the ``k`` nearest neighbours of each receiver, and from others as near
+    as the last of these. The edges must be sorted by receiver and distance.
     """
     degree = np.bincount(receivers, minlength=n_atoms)
     first = np.cumsum(degree) - degree

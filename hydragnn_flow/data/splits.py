@@ -1,11 +1,11 @@
-"""Splits: HydraGNN's names of training, validation and test, and ours of calibration."""
+"""Names of splits: HydraGNN's for training, validation and test, this package's for calibration."""
 
 from __future__ import annotations
 
 from hydragnn_flow.config.sources import Role
 
 TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
-"""HydraGNN's names of its splits."""
+"""HydraGNN's names of the training, validation and test split."""
 CALIBRATION = "calibrationset"
 """Split used only for the weights and error bars of an ensemble; HydraGNN has none."""
 SPLIT_OF_ROLE: dict[Role, str] = {
@@ -14,4 +14,4 @@ SPLIT_OF_ROLE: dict[Role, str] = {
     "calibration": CALIBRATION,
     "test": TEST,
 }
-"""Split for the structures that a source provides for each role."""
+"""Name of the split by role of its structures in a source."""

@@ -52,7 +52,8 @@ class Truncation:
     def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
         """Return a sentence on the share of neighbours within the cutoff that is left out.
 
-        ``max_neighbours`` is the setting that left them out; None if the data bring own edges.
+        ``max_neighbours`` is the setting that left neighbours out; None if the data bring their own
+        edges.
         """
         what = f"max_neighbours = {max_neighbours} leaves"
         if max_neighbours is None:
@@ -126,7 +127,7 @@ def count_truncation(
 
 
 def whole(kept: NDArray[np.int64]) -> Truncation:
-    """Return the counts for complete lists, given each atom's number of neighbours, [n_atoms]."""
+    """Return the counts for complete lists; ``kept`` has each atom's neighbours [n_atoms]."""
     return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
 
 

@@ -37,9 +37,9 @@ class ShardSeries:
     Parameters
     ----------
     directory
-        Directory of the shards.
+        Existing directory in which shards are written.
     names
-        Iterator that gives a name for each new shard.
+        Iterator that gives the name of each new shard.
     splits
         Names of the store's splits, in their order.
     name, dtypes, described
@@ -77,14 +77,14 @@ class ShardSeries:
             self._open.abort()
 
     def add(self, split: str, graph: Data, where: str) -> None:
-        """Add a graph to a split; ``where`` is its name in messages.
+        """Add a graph to a split; ``where`` is the graph's name in error messages.
 
         Graphs are checked and written together, about 4 MB at a time.
 
         Raises
         ------
         InputError
-            If a graph added since the last write is not finite or does not fit those before it.
+            If a graph added since the last write is not finite or does not fit earlier graphs.
         StoreError
             If the shard cannot be written.
         """
@@ -105,7 +105,10 @@ class ShardSeries:
         self._append(split, columns)
 
     def close(self) -> Content:
-        """Finish the last shard and return the content of all; one graph at least was added."""
+        """Finish the last shard and return the content of all shards.
+
+        At least one graph must have been added.
+        """
         self._flush()
         self._finish()
         return join_contents(self._done)

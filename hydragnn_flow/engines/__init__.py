@@ -1,7 +1,8 @@
-"""Engines: networks that are not built here, trained like those that are.
+"""Engines: external libraries that build networks, which are trained like this package's own.
 
 A network of another package competes with ours under the same search, training and data.
-``network.engine`` names it: ``hydragnn``, or ``module:build``, a function or class of yours::
+``network.engine`` names the engine: ``hydragnn``, or ``module:build``, a function or class of
+yours::
 
     def build(network: Mapping[str, Any], manifest: Manifest) -> torch.nn.Module:
         return MyNetwork(network["Architecture"]["width"], len(manifest.elements))
@@ -28,9 +29,10 @@ returns a dict from output name to tensor:
 Some commands and keys need more of the module:
 
 - ``hydragnn-flow select`` needs a method ``node_features(batch)``, which returns [n_atoms, k];
-- `start_from` needs a method ``read_weights(file)``. It returns the weights in a file, by their
-  names in the module's state dict, with which outputs are in the data's units, from zero;
+- `start_from` needs a method ``read_weights(file)``. It returns the weights in a file by their
+  names in the module's state dict. With these weights the module's outputs have to be in the data's
+  units, with no mean or reference energies subtracted;
 - `start_from` with new heads also needs ``head_names``, the names of the modules that are heads.
 
-:class:`hydragnn_flow.testing.engines.EngineSuite` tests an engine with pytest.
+:mod:`hydragnn_flow.testing.engines` has pytest suites that test an engine.
 """

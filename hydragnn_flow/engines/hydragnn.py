@@ -1,4 +1,4 @@
-"""Engine ``hydragnn``: a network of the HydraGNN that the user has installed, and its checkpoints.
+"""Engine ``hydragnn``: networks and checkpoints of the HydraGNN that the user has installed.
 
 HydraGNN's own functions complete its configuration and create its model. Its keys of `Architecture`
 are passed on unchecked, in any version. Its loss and training loop are not used.
@@ -46,12 +46,17 @@ _FREE = OF_TRAINING | {
 
 
 def bare(name: str) -> str:
-    """Return a tensor's name without the prefixes of DDP and HydraGNN's wrapper of potentials."""
+    """Return a tensor's name in a state dict without the prefixes that wrappers of the model add.
+
+    Such wrappers are torch.compile, DDP, and HydraGNN's wrapper of potentials.
+    """
     return re.sub(r"^((_orig_mod|module|model)\.)+", "", name)
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint by their bare names, read with ``weights_only=True``.
+    """Return the weights in a HydraGNN checkpoint, by tensor name after :func:`bare`.
+
+    Torch reads them with ``weights_only=True``, so that the file cannot run code.
 
     Raises
     ------
@@ -76,14 +81,15 @@ def check_same(section: Mapping[str, Any], file: Path) -> None:
     Parameters
     ----------
     section
-        `NeuralNetwork` section of the network that is to have them, completed by HydraGNN.
+        `NeuralNetwork` section, completed by HydraGNN, of the network that is to get the weights.
     file
         Path of the checkpoint, beside the `config.json` that HydraGNN wrote.
 
     Raises
     ------
     InputError
-        If a key differs, which the error names, or `config.json` is missing.
+        If `config.json` is missing or unusable, its network scales data in a way that this package
+        does not, or a key differs; the message names the key.
     """
     beside = file.with_name(NETWORK)
     if not beside.is_file():
@@ -153,7 +159,7 @@ class HydragnnNetwork(nn.Module):
     model
         Model that HydraGNN has created.
     section
-        Its `NeuralNetwork` section, completed by HydraGNN.
+        `NeuralNetwork` section of the model, completed by HydraGNN.
     """
 
     def __init__(self, model: nn.Module, section: Mapping[str, Any]) -> None:
@@ -170,7 +176,10 @@ class HydragnnNetwork(nn.Module):
         self.head_names = tuple(names)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """Return outputs by name, [n_graphs, d] or [n_atoms, d]; replaces keys of the batch."""
+        """Return outputs by name, [n_graphs, d] or [n_atoms, d].
+
+        ``x`` and ``edge_attr`` of the batch are replaced in place.
+        """
         batch.edge_attr = self._edge_features(batch)
         batch.x = torch.stack([batch.x[:, column] for column in self.columns], dim=1)
         found = self.model(batch)
@@ -179,7 +188,13 @@ class HydragnnNetwork(nn.Module):
         return dict(zip(self.names, found, strict=True))
 
     def read_weights(self, file: Path) -> dict[str, Tensor]:
-        """Return the weights in a HydraGNN checkpoint, by tensor name in this module's state."""
+        """Return the weights in a HydraGNN checkpoint, by tensor name in this module's state dict.
+
+        Raises
+        ------
+        InputError
+            If the checkpoint cannot be read, or belongs to another network.
+        """
         check_same(self.section, file)
         mine = {bare(name): name for name in self.state_dict()}
         return {mine.get(name, name): value for name, value in read_state(file).items()}
@@ -232,7 +247,10 @@ build.options = HydragnnKeys  # type: ignore[attr-defined]  # as the protocol sa
 
 
 def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return the section in HydraGNN's form, except for keys that HydraGNN completes itself."""
+    """Return a copy of the `NeuralNetwork` section ``network`` in the form that HydraGNN reads.
+
+    Keys that HydraGNN itself completes are not added.
+    """
     section: dict[str, Any] = copy.deepcopy(dict(network))
     asked, architecture = section["Variables_of_interest"], section["Architecture"]
     asked.setdefault("input_node_features", [0])
@@ -260,7 +278,7 @@ def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 class _Described:
-    """Data set stand-in that gives HydraGNN the graph sizes and statistics that it reads."""
+    """Stand-in for a data set, with the graph sizes and statistics that HydraGNN reads from one."""
 
     def __init__(self, section: Mapping[str, Any], manifest: Manifest) -> None:
         self._nodes = manifest.keys["x"].rows or 1
@@ -279,6 +297,9 @@ class _Described:
 
 @contextmanager
 def _own_seed() -> Iterator[None]:
-    """Stop HydraGNN from seeding with 0, which would give all members the same weights."""
+    """Context manager: ``torch.manual_seed`` does nothing inside it.
+
+    HydraGNN calls it with 0, which would give all members of an ensemble the same weights.
+    """
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         yield

@@ -1,7 +1,7 @@
 """Ensembles: selection of members, calibrated uncertainty, predictions.
 
-A single network does not tell how wrong it is. The disagreement of several, calibrated on labelled
-structures, gives error bars, and shows which structures are unlike the training data.
+A single network does not tell how wrong it is. The disagreement of several networks, calibrated on
+labelled structures, gives error bars, and shows which structures are unlike the training data.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ from hydragnn_flow.training.loading import moved
 
 @dataclass(frozen=True)
 class Selection:
-    """Structures selected from many."""
+    """Structures selected to be labelled, as indices in a list of many."""
 
     indices: list[int]
-    """Indices of the selected structures in the input, in the order of selection."""
+    """Indices of the selected structures in the list, in the order of selection."""
     uncertainties: Floats
-    """Disagreement of the members about each structure of the input, ``[n]``; see
+    """Disagreement of the members about each structure of the list, ``[n]``; see
     :func:`~hydragnn_flow.ensemble.acquisition.disagreement`."""
 
 
@@ -48,11 +48,12 @@ def select_structures(
     *,
     names: Sequence[str] | None = None,
 ) -> Selection:
-    """Select structures to label: uncertain, and different from each other.
+    """Select structures to label that are uncertain and differ from each other.
 
-    The most uncertain is selected first, then always the one whose uncertainty times its distance
-    from the nearest selected one is largest, by the mean node features of all members. Neighbouring
-    frames of a trajectory are selected once, and copies of selected structures last of all.
+    The most uncertain structure is selected first. Each next one has the largest product of its
+    uncertainty and its distance from the nearest selected structure. Distances are between the mean
+    node features of all members. So of neighbouring frames of a trajectory only one is selected
+    early, and copies of selected structures come last.
 
     Parameters
     ----------
@@ -63,12 +64,12 @@ def select_structures(
     n
         Number of structures to select.
     names
-        Name of each structure in errors.
+        Name of each structure in error messages.
 
     Raises
     ------
     InputError
-        If there are fewer than ``n`` structures, or if one cannot be predicted.
+        If there are fewer than ``n`` structures, or any structure cannot be predicted.
     """
     structures = check_structures(structures)
     if not 0 < n <= len(structures):
@@ -91,21 +92,21 @@ def write_selection(
     origins: Sequence[Mapping[str, str | int]],
     labels: Collection[str],
 ) -> None:
-    """Write the selected structures as extended XYZ, in order and without labels.
+    """Write the selected structures as extended XYZ, in the order of selection, without labels.
 
     Parameters
     ----------
     path
         File to write, whole or not at all.
     selection
-        Selection from the structures.
+        Selection from the list of structures.
     structures
-        Structures that were selected from.
+        Structures that the selection was made from.
     origins
-        Origin of each structure, such as its `file` and its number in it, the `frame`. It is
-        written with the selected structures and their `uncertainty`.
+        Origin of each structure by name, such as its `file` and its index in the file, `frame`.
+        Origin and `uncertainty` are written with each selected structure.
     labels
-        Names of labels to leave out, in addition to results of calculations.
+        Names of the labels to leave out; results of calculators are left out anyway.
     """
     chosen = []
     for i in selection.indices:
@@ -124,17 +125,17 @@ def disagreement(
 ) -> Floats:
     """Compute the disagreement of the members about each structure, ``[n]``, with mean 1.
 
-    The deviation of each target, see :func:`deviations_of`, is divided by its mean over all
-    structures, and targets are averaged.
+    The deviation of each target from :func:`deviations_of` is divided by its mean over all
+    structures. The result is the average over targets.
 
     Parameters
     ----------
     ensemble
         Ensemble that provides the weights and the calibrated targets.
     members
-        Predictions of every member ``[n_members, n, d]`` by output.
+        Predictions of every member ``[n_members, n, d]`` by name of the output.
     n_atoms
-        Number of atoms of each structure.
+        Number of atoms of each structure, ``[n]``.
     """
     of_targets = []
     found = deviations_of(members, ensemble.weights, ensemble.manifest, n_atoms)
@@ -150,9 +151,9 @@ def disagreement(
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     """Compute mean node features of all members for each structure, ``[n, sum of their widths]``.
 
-    They change neither when a structure is rotated or moved, nor when its cell is repeated. Each
-    member's features are scaled to a mean square distance of one from their centre, so that members
-    have equal weight.
+    The means change neither when a structure is rotated or moved, nor when its cell is repeated.
+    The means of each member are shifted to a mean of zero over all structures and scaled to a mean
+    square norm of one, so that members have equal weight.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
@@ -167,11 +168,12 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 
 
 def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
-    """Return ``n`` row numbers of ``points [n_points, d]``: largest weight first, then farthest.
+    """Return the indices of ``n`` points: the largest weight first, then always the farthest point.
 
-    The distance from the nearest chosen point is multiplied by the weight, ``[n_points]``; ties go
-    to the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest
-    distance that is left is at most twice the smallest possible.
+    Farthest is the point with the largest product of its weight ``[n_points]`` and its distance
+    from the nearest chosen point; among equals, the first (Dyer and Frieze, Oper. Res. Lett. 3, 285
+    (1985)). With equal weights, the largest distance of a point from its nearest chosen point is at
+    most twice the smallest possible for n chosen points. ``points`` is ``[n_points, d]``.
     """
     chosen: list[int] = []
     gain = np.array(weights)

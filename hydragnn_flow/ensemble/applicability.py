@@ -27,7 +27,7 @@ from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
 STRANGE = 0.02
-"""Fraction of the training data beyond a range that ends at the tail of its values."""
+"""Fraction of the training data above the upper end of a range from :meth:`Range.below_tail`."""
 # Number of values below which the standard deviation itself is uncertain.
 _FEW = 10
 
@@ -42,12 +42,12 @@ class Range:
 
     @classmethod
     def of(cls, values: Floats) -> Range | None:
-        """Compute the range of finite values; None if there are none.
+        """Compute the range of the finite values among ``values``; None if no value is finite.
 
         The range ends at the quantiles 0.3 % and 99.7 %, so with several hundred values or more it
-        leaves out the most extreme. The margin is half a standard deviation. Fewer values get a
-        wider margin, up to the largest of several hundred normal values: the largest of n is about
-        √(2 ln n) standard deviations from the mean.
+        leaves out the most extreme ones. The margin of many values is half a standard deviation.
+        Fewer values get a wider margin, as they lack the extremes of many: the largest of n normal
+        values is about √(2 ln n) standard deviations from the mean.
         """
         values = values[np.isfinite(values)]
         if not len(values):
@@ -57,18 +57,18 @@ class Range:
 
     @classmethod
     def below_tail(cls, values: Floats) -> Range:
-        """Compute the range from the smallest of n values to their quantile 98 %.
+        """Compute the range from the smallest of n values to their 98 % quantile.
 
-        The margin is 10 / n standard deviations.
+        The margin is 10 / n times the standard deviation of the values.
         """
         high = np.quantile(values, 1 - STRANGE, method="inverted_cdf")
         return cls(float(values.min()), float(high), _FEW / len(values) * float(values.std()))
 
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
-        """Yield the index of each value beyond the range and its margin, and the end exceeded.
+        """Yield the index of each value outside range and margin, and the end that it is beyond.
 
-        Low values are checked if ``below`` is true, high ones if ``above`` is. The limits allow for
-        rounding between two computations of one quantity.
+        Low values are checked if ``below`` is true, high values if ``above`` is. The limits allow
+        for rounding between two computations of one quantity.
         """
         if below:
             limit = self.low - self.margin - 1e-4 * max(1.0, abs(self.low))
@@ -79,10 +79,10 @@ class Range:
 
 
 def mirrored(values: Floats) -> Floats:
-    """Return the values above the median, and their mirror images below it.
+    """Return the finite values above the median, and their mirror images below the median.
 
-    Members agree that perfect crystals have no forces. How small their deviation can be says
-    nothing of its usual variation, so only the upper half is used.
+    Members agree that perfect crystals have no forces. So the smallest deviations between members
+    do not show how much a deviation usually varies, and only the upper half is used.
     """
     values = values[np.isfinite(values)]
     middle = np.median(values) if len(values) else 0.0
@@ -91,7 +91,7 @@ def mirrored(values: Floats) -> Floats:
 
 
 def ranges_of(values: Mapping[str, Floats]) -> dict[str, Range]:
-    """Return the range of each quantity by name, without those that have no finite value."""
+    """Return the range of each quantity that has finite values, by name of the quantity."""
     found = {name: Range.of(of) for name, of in values.items()}
     return {name: range_ for name, range_ in found.items() if range_ is not None}
 
@@ -99,9 +99,9 @@ def ranges_of(values: Mapping[str, Floats]) -> dict[str, Range]:
 def fraction_ranges(fractions: Floats) -> dict[int, Range]:
     """Compute the range of the fraction of each element that occurs, by atomic number.
 
-    In diverse chemistry most structures lack most elements, and say nothing of how much an
-    element's fraction varies. The margin therefore comes from structures with the element, and is
-    shrunk towards that of the other elements, which count as five structures.
+    In diverse chemistry most structures lack most elements, and do not show how much an element's
+    fraction varies. The margin therefore comes from the structures with the element. Their variance
+    is averaged with the mean variance over all elements, which counts as much as five structures.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def fraction_ranges(fractions: Floats) -> dict[int, Range]:
 
 
 def _width(n: int) -> float:
-    """Return the margin beyond the ends of n values, in standard deviations."""
+    """Return the margin of a range of ``n`` values, in units of their standard deviation."""
     return max(0.5, 3.8 - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
 
 
@@ -145,13 +145,14 @@ class Applicability:
     """Ranges of quantities in the ensemble's training and calibration data."""
 
     elements: list[int] | None = None
-    """Atomic numbers in the training data; None if nodes are not atoms, and then only
-    ``deviations`` are known."""
+    """Atomic numbers in the training data; None if nodes are not atoms, or if there were no data:
+    then only ``deviations`` are known."""
     usual: Usual | None = None
+    """Mean environments of elements in the training data; None if ``elements`` is None."""
     ranges: dict[str, Range] = field(default_factory=dict)
     """Ranges of the quantities of :meth:`Usual.quantities` in the training data."""
     fractions: dict[int, Range] = field(default_factory=dict)
-    """Range of each element's fraction in a structure of the training data."""
+    """Range of each element's fraction in a structure of the training data, by atomic number."""
     deviations: dict[str, Range] = field(default_factory=dict)
     """Range of the logarithm of the members' deviation in the calibration data, by target."""
 
@@ -164,12 +165,13 @@ class Applicability:
         Parameters
         ----------
         training
-            Graphs of the training data. From more than 8,192, as many are taken evenly.
+            Training split. At most 8,192 of its graphs are used, spread evenly over each branch
+            (data set).
         manifest
-            Manifest of their store.
+            Manifest of the store with the training split.
         deviations
-            Deviations of the members by target, for structures that they were not trained on, see
-            :func:`deviations_of`.
+            Deviations between members by target, from :func:`deviations_of`, for structures that no
+            member was trained on.
         """
         with np.errstate(divide="ignore"):
             logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
@@ -199,7 +201,7 @@ class Applicability:
         -------
         list
             Note on each structure, empty if it is like the training data: quantity, value, unit and
-            the range of the data.
+            the end of the range in the training data.
         """
         if self.elements is None or self.usual is None:
             return [""] * batch.num_graphs
@@ -210,14 +212,19 @@ class Applicability:
         return ["; ".join(of) for of in notes]
 
     def deviation_notes(self, deviations: Mapping[str, Floats], manifest: Manifest) -> list[str]:
-        """Return notes where members differ more than on any structure of calibration.
+        """Return notes on structures whose deviation between members exceeds its calibration range.
 
         Parameters
         ----------
         deviations
-            Deviations of the members by target, see :func:`deviations_of`.
+            Deviations between members by target, ``[n]``, from :func:`deviations_of`.
         manifest
-            Manifest of the training data, for units.
+            Manifest of the training data, which gives the units.
+
+        Returns
+        -------
+        list
+            Note on each structure, empty if no deviation is too large.
         """
         n = max((len(values) for values in deviations.values()), default=0)
         notes = [""] * n
@@ -232,7 +239,7 @@ class Applicability:
         return notes
 
     def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
-        """Yield the index of each structure that differs from the training data, and a note."""
+        """Yield the index of a structure and a note, for each way it differs from training data."""
         assert self.elements is not None
         known = np.isin(one.numbers, self.elements)
         strange = np.unique(one.graph[~known]).tolist()
@@ -272,7 +279,7 @@ class Applicability:
         Raises
         ------
         InputError
-            If it is missing, damaged or of another version.
+            If the file is missing, damaged or of another version.
         """
         remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
         values = read_json(path, remedy)
@@ -292,13 +299,14 @@ def deviations_of(
 ) -> dict[str, Floats]:
     """Compute the standard deviation between members for each structure, ``[n]``, by target.
 
-    It is per atom for extensive targets, and that of the atom where it is largest for node targets.
-    Components are added in squares. NaN without a prediction, such as a stress without volume.
+    The deviation of an extensive target is divided by the number of atoms. That of a node target is
+    the largest over the structure's atoms. The components' variances are added. The result is NaN
+    for a structure without a prediction, as the stress of one that is not periodic.
 
     Parameters
     ----------
     members
-        Predictions of every member ``[n_members, n, d]`` by output.
+        Predictions of every member ``[n_members, n, d]`` by name of the output.
     weights
         Weights of the members, ``[n_members]``.
     manifest
@@ -322,12 +330,15 @@ def deviations_of(
 
 
 def are_noted(notes: Sequence[str]) -> NDArray[np.bool_]:
-    """Return the mask of structures with a note, ``[n]``."""
+    """Return a mask ``[n]``, True for each structure whose note is not empty."""
     return np.array([bool(note) for note in notes], dtype=bool)
 
 
 def joined_notes(*notes: Sequence[str]) -> list[str]:
-    """Return the notes on each structure joined with '; ', without empty ones."""
+    """Return one note on each structure: its notes that are not empty, joined with '; '.
+
+    Each argument has one note on each structure.
+    """
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
 
 
@@ -339,11 +350,14 @@ class _Quantity:
     unit: str
     below: str
     above: str
-    """Wording of the upper end of the range, as ``below``; empty if exceeding it is harmless."""
+    """Words for the upper end of the range in a note, such as ``largest``; empty if exceeding that
+    end is harmless. ``below`` has the words for the lower end."""
     logarithmic: bool = False
+    """True if the values and their range are logarithms of the quantity."""
     measured: Callable[[Environments, Usual, int], tuple[str, float]] | None = None
-    """Function that returns words for the part of a structure that is meant, such as an atom, and
-    its value. Without it a note gives the value that was compared."""
+    """Function that returns, for the structure of an index, words for the part of it that is
+    extreme, such as an atom, and the value of that part for the note. If None, the note gives the
+    value that was compared."""
 
     def notes(
         self,
@@ -353,7 +367,11 @@ class _Quantity:
         one: Environments | None = None,
         usual: Usual | None = None,
     ) -> Iterator[tuple[int, str]]:
-        """Yield the index of each structure whose value is beyond the range, and a note on it."""
+        """Yield the index of each structure whose value is beyond the range, and a note on it.
+
+        ``values`` has a value for each structure, ``[n]``. ``data`` names the data of the range:
+        ``training`` or ``calibration``.
+        """
         for graph, end in range_.beyond(values, self.below, self.above):
             found = float(values[graph])
             which, value = "", math.exp(found) if self.logarithmic else found
@@ -402,7 +420,10 @@ _QUANTITIES = {
 
 
 def _environments(split: GraphSplit) -> Iterator[Environments]:
-    """Return the environments of a split, or of 8,192 of its graphs taken evenly, in batches."""
+    """Return an iterator over batches of environments, of at most 8,192 graphs of a split.
+
+    The graphs are spread evenly over each branch (data set) of the split.
+    """
     chosen = np.sort(np.concatenate(list(spread(split.branch_runs, _SAMPLE))))
     batches = split.batches(chosen[i : i + 64] for i in range(0, len(chosen), 64))
     return map(Environments.of, batches)

@@ -58,7 +58,8 @@ class EnsembleCalculator(Calculator):
     - ``note``, how the structure differs from the training data, in words, and ``flagged``, true
       if it does;
     - the members' variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3],
-      not calibrated: all members count alike, and the sum is divided by their number.
+      not calibrated: all members have equal weight, and the sum of squares is divided by the number
+      of members.
 
     Parameters
     ----------
@@ -67,13 +68,14 @@ class EnsembleCalculator(Calculator):
     device
         Device of the networks, by torch's name.
     energy_units_to_eV
-        Unit of energy of the training data [eV]. By default it follows from their stated unit.
+        Factor that converts energies of the training data to eV. If None, it follows from the unit
+        that the training data state.
 
     Raises
     ------
     InputError
-        If the ensemble is not of potentials, needs more than structures, or predicts the median of
-        its members, if the unit of its energies is unknown, or if there is no such device.
+        If the ensemble's members are not potentials or need more than structures, if it predicts
+        their median, if the unit of its energies is unknown, or if there is no such device.
 
     Examples
     --------
@@ -113,7 +115,10 @@ class EnsembleCalculator(Calculator):
         ]
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Return names of changes since the last calculation; `info` only if networks read it."""
+        """Return the names of the properties of ``atoms`` that changed since the last calculation.
+
+        `info` is among them only if a value that the networks read from it has changed.
+        """
         changes: list[str] = super().check_state(atoms, tol)
         before: dict[str, Any] = {} if self.atoms is None else self.atoms.info
         now: dict[str, Any] = atoms.info
@@ -129,12 +134,13 @@ class EnsembleCalculator(Calculator):
         properties: Sequence[str] | None = None,
         system_changes: Sequence[str] = all_changes,
     ) -> None:
-        """Compute all properties of a structure; ASE calls this after any change of it.
+        """Compute all properties of a structure; ASE calls this after any change of the structure.
 
         Raises
         ------
         InputError
-            If the structure has an element the ensemble never saw, or cannot be a graph.
+            If the structure has an element that the ensemble was not trained on, or cannot be a
+            graph.
         CalculationFailed
             If an energy, force or stress is not finite.
         """
@@ -154,11 +160,14 @@ class EnsembleCalculator(Calculator):
         self.results |= {"note": note, "flagged": bool(note)}
 
     def export_properties(self) -> Properties:
-        """Return ASE's own results, the only ones that `Atoms.get_properties` accepts."""
+        """Return the results that ASE itself defines; `Atoms.get_properties` accepts no others."""
         return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
     def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
-        """Return all results, in eV and Å, from every member's outputs in the data's units."""
+        """Return all results by name, in eV and Å, except the note.
+
+        ``members`` are every member's outputs in the units of the training data.
+        """
         predicted = self.ensemble.distributions(members, np.array([n_atoms]), None)
         results: dict[str, Any] = {}
         for name in _PROPERTIES:
@@ -205,7 +214,10 @@ def _in_ev(ensemble: Ensemble) -> float:
 
 
 def _with_stress(model: nn.Module) -> nn.Module:
-    """Return a copy that also computes the stress: a slope of the energy, so it needs no labels."""
+    """Return a copy of a potential that also computes the stress.
+
+    The stress is a slope of the energy, so the potential need not be trained on stresses.
+    """
     copied = copy.deepcopy(model).eval()
     assert isinstance(copied, Potential)
     copied.stress = True
@@ -217,7 +229,7 @@ def _array(values: Tensor) -> Floats:
 
 
 def _of_one(name: str, values: Floats) -> Floats:
-    """Return values [..., n, d] of a single structure in ASE's shape."""
+    """Return values [..., n, d] of the property ``name`` of one structure in ASE's shape."""
     if name == "forces":
         return values
     return np.asarray(values[..., 0, 0] if name == "energy" else values[..., 0, :])
@@ -290,15 +302,17 @@ class UncertaintyWatch:
             _make_ready(self._file)
         self._stop = stop
         self.steps: list[int] = []
-        """Steps of the dynamics that were beyond a threshold."""
+        """Numbers of the steps whose structures were beyond a threshold."""
 
     def __call__(self) -> None:
-        """Check the present structure; the dynamics calls this.
+        """Check the present structure, and record it if it is beyond a threshold.
+
+        The dynamics calls this.
 
         Raises
         ------
         UncertaintyExceeded
-            If the structure is beyond a threshold and the dynamics is to stop there.
+            If the structure is beyond a threshold and ``stop`` is true.
         OSError
             If the structure cannot be written to disk.
         """
@@ -313,7 +327,7 @@ class UncertaintyWatch:
             raise UncertaintyExceeded(f"step {self._dynamics.nsteps}: {reason}{where}")
 
     def _reason(self) -> str | None:
-        """Return a sentence on the quantity beyond its threshold; None if there is none."""
+        """Return a sentence on the first quantity beyond its threshold; None if none is beyond."""
         for name, limit in self._limits.items():
             values = self._atoms.calc.get_property(name, self._atoms)
             if name == "forces_std":
@@ -345,7 +359,13 @@ class UncertaintyWatch:
 
 
 def _atoms_of(dynamics: Any) -> Atoms:
-    """Return the atoms of a dynamics, inside any filters of its cell."""
+    """Return the atoms of a relaxation or dynamics, without ASE's filters around them.
+
+    Raises
+    ------
+    InputError
+        If ``dynamics`` is not a relaxation or dynamics of one structure.
+    """
     atoms: Any = getattr(dynamics, "atoms", None)
     while isinstance(atoms, Filter):
         atoms = atoms.atoms
@@ -358,7 +378,13 @@ def _atoms_of(dynamics: Any) -> Atoms:
 
 
 def _make_ready(file: Path) -> None:
-    """Truncate a structure half written before a crash; refuse files of another format."""
+    """Prepare a file for appending: cut off a structure at its end that a crash left incomplete.
+
+    Raises
+    ------
+    InputError
+        If the file exists and is not extended XYZ, or there is no such directory.
+    """
     if file.is_dir() or not file.parent.is_dir():
         raise InputError(f"{file}: is no file in a directory that is there; name another")
     if not is_there(file):

@@ -52,15 +52,15 @@ class Committee:
     weights: NDArray[np.float64]
     """Weights of the members ``[n_members]``, which add up to one."""
     calibrations: dict[str, Calibration]
-    """Calibration of error bars by target."""
+    """Calibration of the error bars, by name of the target."""
     manifest: Manifest
-    """Manifest of the store the members were trained on."""
+    """Manifest of the store that the members were trained on."""
     coverage: float
-    """Fraction of true values in the intervals."""
+    """Fraction of true values that prediction intervals are meant to contain."""
     numbers: tuple[int, ...] | None = None
-    """Number of each member, which names its columns; counted from 0 if None."""
+    """Number of each member in the run, used in names of columns; None for 0, 1, 2, …"""
     aggregation: Aggregation = "weighted"
-    """Combination of the members' predictions: ``median``, or their mean by ``weights``."""
+    """Combination of the members' predictions: ``median``, or else their mean with ``weights``."""
     applicability: Applicability = field(default_factory=Applicability)
     """Ranges of the training data, for notes on structures outside of them; unknown by default."""
     data_set: str | None = None
@@ -72,16 +72,18 @@ class Committee:
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
     ) -> list[str]:
-        """Return notes on structures, extended where members differ more than in calibration.
+        """Return notes on structures, extended where members disagree more than in calibration.
+
+        Calibration means the structures that the error bars were fitted on.
 
         Parameters
         ----------
         notes
-            Note on each structure: properties that the training data do not have.
+            Note on each structure: properties beyond their range in the training data.
         predictions
-            Predictions of every member ``[n_members, n, d]`` by output.
+            Predictions of every member ``[n_members, n, d]`` by name of the output.
         n_atoms
-            Number of atoms of each structure.
+            Number of atoms of each structure, ``[n_structures]``.
         """
         found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
         deviations = self.applicability.deviation_notes(found, self.manifest)
@@ -109,7 +111,10 @@ class Committee:
             raise InputError(f"the structure: {error}") from None
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
-        """Return members' predictions ``[n, d]`` by output, then by number of the member."""
+        """Return members' predictions ``[n, d]`` by output, then by number of the member.
+
+        The argument has those of all members in one array by output, ``[n_members, n, d]``.
+        """
         numbers = self.numbers or range(len(self.models))
         return {
             name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
@@ -127,14 +132,19 @@ class Committee:
         Parameters
         ----------
         members
-            Predictions of the members ``[n_members, n, d]`` by output.
+            Predictions of the members ``[n_members, n, d]`` by name of the output.
         n_atoms
-            Number of atoms of each structure.
+            Number of atoms of each structure, ``[n_structures]``.
         numbers
-            Atomic numbers of all structures; None if nodes are not atoms.
+            Atomic number of each atom of all structures in order; None if nodes are not atoms.
         data_sets
-            Name of the data set of each structure, if there are several; by default
-            :attr:`data_set`.
+            Name of the data set of each structure, ``[n_structures]``, if there are several; None
+            for :attr:`data_set`.
+
+        Returns
+        -------
+        dict
+            Combined predictions by name of the target.
         """
         if data_sets is None and self.data_set is not None:
             data_sets = np.full(len(n_atoms), self.data_set, dtype=object)
@@ -159,19 +169,19 @@ class Committee:
         return found
 
     def check_reads_structures(self) -> None:
-        """Raise an error if the members need more than plain structures.
+        """Raise an error if the members cannot predict plain structures.
 
         Raises
         ------
         InputError
-            If they need node features or edges that structures do not have, or it is open which of
-            several branches is to predict.
+            If a member needs node features or edges that structures do not have, or if there are
+            several branches and :attr:`data_set` selects none of them.
         """
         check_reads_structures(self.models, self.manifest)
         self.branches.check_known()
 
     def on_device(self: C, device: str | torch.device) -> C:
-        """Return this ensemble if its networks are on the device, or else a copy that is there."""
+        """Return this ensemble if its networks are on ``device``, else a copy on ``device``."""
         there = usable_device(device)
         if there == self.device:
             return self
@@ -198,21 +208,24 @@ _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run
 
 
 def member_files(member: int) -> list[str]:
-    """Return the files with which a member predicts, relative to the ensemble's folder."""
+    """Return the paths of the files that a member predicts with, relative to the ensemble's folder.
+
+    ``member`` is the number of the member.
+    """
     return [f"{member_name(member)}/{name}" for name in (NETWORK, FILE)]
 
 
 def remaining_members(
     summary: Mapping[str, Any], folder: Path, without: Collection[int]
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """Return numbers and weights of the members that are not left out.
+    """Return numbers and weights of the members that are not left out; the weights add up to one.
 
     Parameters
     ----------
     summary
         Content of the file `ensemble.json`.
     folder
-        Folder that contains the file.
+        Folder of the file `ensemble.json`.
     without
         Numbers of the members to leave out.
 
@@ -243,20 +256,29 @@ def remaining_members(
 def load_member(
     folder: Path, member: int, manifest: Manifest
 ) -> tuple[nn.Module, dict[str, dict[str, Floats]]]:
-    """Load the network of a member with its best weights, and predictions in its checkpoint.
+    """Load the network of a member with its best weights, and predictions from its checkpoint.
 
-    The rest of its checkpoint, several times as large, is freed before this returns.
+    The rest of the checkpoint, several times as large, is freed before this returns.
+
+    Parameters
+    ----------
+    folder
+        Folder of the ensemble.
+    member
+        Number of the member.
+    manifest
+        Manifest of the store that the member was trained on.
 
     Returns
     -------
     model, predictions
-        Model, and the predictions by split and output, as far as they were kept; an export has
-        none.
+        Network, and its predictions ``[n, d]`` by split, then by output, for the splits whose
+        predictions are in the checkpoint; a checkpoint of an exported ensemble has none.
 
     Raises
     ------
     InputError
-        If files cannot be read or do not match, or a weight is not finite.
+        If a file cannot be read, the files do not match, or a weight is not finite.
     """
     directory = member_folder(folder, member)
     file = directory / FILE
@@ -283,10 +305,12 @@ def load_member(
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the entries of a checkpoint that a member needs to predict: best weights, progress.
 
+    ``state`` is the content of the checkpoint ``file``.
+
     Raises
     ------
     InputError
-        If the checkpoint lacks them.
+        If the checkpoint lacks one of the two entries.
     """
     try:
         return {"best": dict(state["best"]), "progress": dict(state["progress"])}

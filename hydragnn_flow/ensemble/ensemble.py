@@ -67,12 +67,12 @@ class Ensemble(Committee):
         path
             Directory of the run, or of the export.
         without
-            Numbers of members to leave out; their files are not read. The weights of the others are
-            divided by their sum. The calibration was made with all members, so the coverage of
-            intervals is less exact without some.
+            Numbers of members to leave out; their files are not read. The weights of the other
+            members are divided by their sum. The calibration was made with all members, so the
+            coverage of intervals is less exact if members are left out.
         data_set
             Name of the data set whose branch predicts structures, as in :meth:`of_data_set`; None
-            if there is only one, or graphs of a store name theirs.
+            if there is only one data set, or if the graphs of a store name their data sets.
 
         Raises
         ------
@@ -104,14 +104,14 @@ class Ensemble(Committee):
     def of_data_set(self, name: str) -> Ensemble:
         """Return a copy of the ensemble that predicts structures with the branch of one data set.
 
-        A branch is the heads of one data set, so energies are then at its level of theory. Graphs
-        of a store that has the data sets of the training are predicted by the branch that they
-        name.
+        A branch is the heads for one data set, so energies are at the level of theory of that data
+        set. Graphs of a store that has the data sets of the training are still predicted by the
+        branch that each graph names.
 
         Parameters
         ----------
         name
-            Name of one of `data.sources` of the run.
+            Name of a data set in `data.sources` of the run.
 
         Raises
         ------
@@ -122,12 +122,12 @@ class Ensemble(Committee):
         return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
-        """Return a copy of the ensemble whose intervals hold another fraction of true values.
+        """Return a copy of the ensemble whose intervals contain a fraction ``coverage`` of values.
 
         Raises
         ------
         InputError
-            If the fraction is not between 0 and 1, or needs more structures than the ensemble was
+            If the coverage is not between 0 and 1, or needs more structures than the ensemble was
             calibrated on.
         """
         if not 0 < coverage < 1:
@@ -138,7 +138,7 @@ class Ensemble(Committee):
                 raise InputError(
                     f"coverage = {coverage:g}: needs {needed} structures to calibrate on, and some "
                     f"intervals of {name} rely on {structures}; give a lower one, "
-                    f" or recalibrate the ensemble on more labelled structures"
+                    f"or recalibrate the ensemble on more labelled structures"
                 )
         calibrations = {name: one.with_enough(coverage) for name, one in self.calibrations.items()}
         return replace(self, coverage=coverage, calibrations=calibrations)
@@ -159,15 +159,16 @@ class Ensemble(Committee):
         ----------
         structures
             ASE structures, periodic or not; a path of a file that ASE reads, of a directory of such
-            files, of a GraphStore, or of a table (.csv) if the training data were one; or an open
-            GraphStore. Their labels are shown with the predictions, and errors too.
+            files, of a GraphStore, or of a table (.csv) if the training data were a table; or an
+            open GraphStore. If structures have labels, the tables contain the labels and the errors
+            of the predictions.
         split
-            Name of the split of a GraphStore to predict; if None, all of them, in the order of the
+            Name of the split of a GraphStore to predict; None for all splits, in the order of the
             store.
         members
             True to add every member's prediction (`<target>_member_<k>`).
         coverage
-            Fraction of true values in the intervals, if not that of the run.
+            Fraction of true values in the intervals; None for the coverage of the run.
         device
             Device of the networks, by torch's name.
         say
@@ -176,8 +177,9 @@ class Ensemble(Committee):
         Returns
         -------
         Predictions
-            Tables in the order of the input; `graph_id` is the position in it, or that of a store.
-            A structure that cannot be predicted has a row with NaN, and the reason as its `note`.
+            Tables in the order of the input. `graph_id` is the index of a structure in the input;
+            graphs of a store keep the `graph_id` that the store has. A structure that cannot be
+            predicted has a row with NaN, and the reason as its `note`.
 
         Raises
         ------
@@ -195,10 +197,10 @@ CARD = "README.md"
 
 
 def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
-    """Write all that an ensemble needs to predict to a new directory, whole or not at all.
+    """Write all files that an ensemble needs to predict to a new directory, whole or not at all.
 
     Checkpoints of members are reduced to the weights that predict, without optimizer state and
-    other copies of the weights. All other files are copied as they are.
+    other copies of the weights. All other files are copied unchanged.
 
     Parameters
     ----------
@@ -207,12 +209,12 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
     out
         New directory of the export.
     card
-        Text of the README.md in it.
+        Text of the file README.md of the export.
 
     Raises
     ------
     InputError
-        If the run has no ensemble yet or a damaged one, or if ``out`` cannot be made.
+        If the run has no ensemble yet or its ensemble is damaged, or if ``out`` cannot be made.
     """
     check_export(run_directory, out)
     folder = ensemble_folder(run_directory)
@@ -238,7 +240,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
 
 
 def check_export(run_directory: Path, out: Path) -> None:
-    """Raise an error if an export could not be made; called before any file is read.
+    """Raise an error if :func:`export_ensemble` could not make an export; files are not read.
 
     Raises
     ------

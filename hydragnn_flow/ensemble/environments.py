@@ -50,7 +50,7 @@ class Environments:
 
     @classmethod
     def of(cls, batch: Batch) -> Environments:
-        """Return the environments of graphs whose first node feature is the atomic number."""
+        """Return the environments of a batch of graphs; node feature 0 is the atomic number."""
         sender, receiver = batch.edge_index.cpu().numpy()
         positions = batch.pos.detach().cpu().numpy().astype(np.float64)
         vectors = positions[receiver] - positions[sender] + batch.edge_shifts.cpu().numpy()
@@ -75,20 +75,23 @@ class Environments:
 
     @cached_property
     def pairs(self) -> Integers:
-        """Number of each edge's pair of elements, [n_edges]."""
+        """Code of the pair of elements that each edge connects, in either order, [n_edges]."""
         ends = self.numbers[self.sender], self.numbers[self.receiver]
         return np.minimum(*ends) * _ELEMENTS + np.maximum(*ends)
 
     @cached_property
     def closeness(self) -> Floats:
-        """Logarithm of each edge's length over the sum of the covalent radii, [n_edges]."""
+        """Logarithm of each edge's length divided by the sum of its atoms' radii, [n_edges].
+
+        Radii are covalent.
+        """
         radii = covalent_radii[self.numbers]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.lengths / (radii[self.sender] + radii[self.receiver])))
 
     @cached_property
     def fractions(self) -> Floats:
-        """Fraction of each element in each structure, [n, 119]."""
+        """Fraction of each element among the atoms of each structure, [n, 119]."""
         where = self.graph * _ELEMENTS + self.numbers
         counts = np.bincount(where, minlength=len(self.n_atoms) * _ELEMENTS)
         return counts.reshape(-1, _ELEMENTS) / self.n_atoms[:, None]
@@ -99,19 +102,21 @@ class Usual:
     """Mean environments of elements in the training data."""
 
     closeness: Floats
-    """Mean closeness of a structure's closest edge between two elements, by pair, [119²]."""
+    """Mean closeness of a structure's closest edge between two elements, by code of the pair,
+    [119²]."""
     volume: Floats
-    """Mean volume of an atom [Å³], by element, [119]."""
+    """Mean volume of an atom [Å³], by atomic number, [119]."""
     surroundings: Surroundings
+    """Usual counts of neighbours by distance."""
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
-        """Compute means over structures, in memory that does not grow with their number.
+        """Compute means over all structures, in memory that does not grow with their number.
 
         Parameters
         ----------
         batches
-            Function that yields the structures, which may come from disk; called twice.
+            Function that yields all structures in batches, perhaps from disk; it is called twice.
         """
         n, sums = np.zeros(_ELEMENTS**2), np.zeros(_ELEMENTS**2)
         squares, products = np.zeros((_ELEMENTS, _ELEMENTS)), np.zeros(_ELEMENTS)
@@ -127,19 +132,23 @@ class Usual:
         return cls(closeness, _volumes(squares, products), Surroundings.found(shells))
 
     def closer(self, one: Environments) -> Floats:
-        """Return the closeness of each edge less the mean of its pair, [n_edges]."""
+        """Return each edge's closeness minus the mean closeness of its pair, [n_edges]."""
         return one.closeness - self.closeness[one.pairs]
 
     def strangeness(self, one: Environments) -> Floats:
-        """Return the distance of each atom's surroundings from the usual, [n_atoms]."""
+        """Return the distance of each atom's surroundings from the usual of its element, [n_atoms].
+
+        See :meth:`Surroundings.distances`.
+        """
         return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
         """Return four quantities of each structure by name, [n]; NaN where undefined.
 
-        ``shortest`` is the smallest result of :meth:`closer` for its edges, ``surroundings`` the
-        largest of :meth:`strangeness` for its atoms, ``volume`` the logarithm of its volume
-        relative to the usual one, ``atoms`` the number of atoms if it is periodic in no direction.
+        ``shortest`` is the smallest :meth:`closer` of the structure's edges, ``surroundings`` the
+        largest :meth:`strangeness` of its atoms, and ``volume`` the logarithm of its volume divided
+        by the usual volume of its elements. ``atoms`` is the number of atoms of a structure that is
+        periodic in no direction.
         """
         n = len(one.n_atoms)
         return {
@@ -172,7 +181,7 @@ class Usual:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Usual:
-        """Read the values of :meth:`to_dict`."""
+        """Return the object from the values that :meth:`to_dict` returned."""
         closeness = np.full(_ELEMENTS**2, values["closeness"]["otherwise"])
         for pair, value in values["closeness"]["pairs"].items():
             one, other = map(int, pair.split("-"))
@@ -188,16 +197,17 @@ class Usual:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Usual numbers of neighbours by distance for each element, and their covariance.
+    """Usual counts of neighbours by distance for each element, and their covariance.
 
     An atom next to a vacancy or in a surface has bonds, elements and volumes that all occur in the
-    training data, but the numbers of its near and far neighbours do not occur together there.
+    training data, but its counts of near and far neighbours do not occur together there.
     """
 
     usual: Floats
-    """Mean number of neighbours by element, ``[119, n_shells]``."""
+    """Mean count of neighbours by atomic number and distance, ``[119, n_shells]``."""
     whitening: Floats
-    """Matrix from differences to independent numbers of variance 1, ``[n_shells, d]``."""
+    """Matrix ``[n_shells, d]`` that maps differences from ``usual`` to d uncorrelated values of
+    variance 1."""
 
     @classmethod
     def found(cls, batches: Iterable[tuple[Integers, Floats]]) -> Surroundings:
@@ -206,7 +216,8 @@ class Surroundings:
         Parameters
         ----------
         batches
-            Atomic numbers, and neighbours from :func:`neighbours_in_shells`.
+            For each batch, the atomic numbers ``[n_atoms]`` and the neighbours of these atoms from
+            :func:`neighbours_in_shells`.
         """
         n, sums = np.zeros(_ELEMENTS), np.zeros((_ELEMENTS, _SHELLS))
         squares = np.zeros((_SHELLS, _SHELLS))
@@ -223,9 +234,14 @@ class Surroundings:
         return cls(usual, directions[:, varies] / np.sqrt(variances[varies]))
 
     def distances(self, numbers: Integers, counts: Floats) -> Floats:
-        """Compute the Mahalanobis distance of each atom's neighbours from the usual of its element.
+        """Compute the Mahalanobis distance of each atom's counts from the usual of its element.
 
-        Parameters are those of :meth:`found`, of one batch.
+        Parameters
+        ----------
+        numbers
+            Atomic number of each atom, ``[n_atoms]``.
+        counts
+            Neighbours of each atom from :func:`neighbours_in_shells`.
         """
         away: Floats = np.linalg.norm((counts - self.usual[numbers]) @ self.whitening, axis=1)
         return away
@@ -234,14 +250,15 @@ class Surroundings:
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:
     """Count the neighbours of each atom by distance, ``[n_atoms, n_shells]``.
 
-    A neighbour between two shells counts for both, more for the nearer one.
+    A shell is a distance. A neighbour between two shells counts in part for each, more for the
+    nearer shell.
 
     Parameters
     ----------
     receiver
         Atom at which each edge ends, ``[n_edges]``.
     distances
-        Lengths of edges, in units of the usual shortest one of their pair of elements,
+        Length of each edge divided by the usual shortest distance of its pair of elements,
         ``[n_edges]``.
     n_atoms
         Number of atoms in all structures.
@@ -258,9 +275,10 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
 
 
 def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
-    """Return the smallest (`np.fmin`) or largest value of each of n structures, [n].
+    """Return the smallest or largest value of each of ``n`` structures, [n].
 
-    ``graph`` is the index of the structure of each value. Structures without values get NaN.
+    ``which`` is `np.fmin` for the smallest or `np.fmax` for the largest. ``graph`` is the index of
+    the structure of each value. Structures without values get NaN.
     """
     found = np.full(n, np.nan)
     which.at(found, graph, values)
@@ -268,13 +286,17 @@ def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
 
 
 def _shells(one: Environments, closeness: Floats) -> Floats:
-    """Count neighbours of each atom by distance, in units of the usual closest one."""
+    """Count the neighbours of each atom by distance, ``[n_atoms, n_shells]``.
+
+    ``closeness`` is :attr:`Usual.closeness`: the distance of a pair of elements is divided by the
+    usual shortest one of that pair.
+    """
     distances = np.exp(one.closeness - closeness[one.pairs])
     return neighbours_in_shells(one.receiver, distances, len(one.numbers))
 
 
 def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
-    """Return pair and closeness of the closest edge of each pair of elements and structure."""
+    """Return the pair code and closeness of the closest edge of each pair in each structure."""
     where = one.graph[one.receiver] * _ELEMENTS**2 + one.pairs
     order = np.lexsort((one.closeness, where))
     first = order[np.flatnonzero(np.diff(where[order], prepend=-1))]
@@ -282,13 +304,15 @@ def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
 
 
 def _volumes(squares: Floats, products: Floats) -> Floats:
-    """Fit the volume of each element by least squares, shrunk towards cubes of covalent radii.
+    """Fit the atomic volume [Å³] of each element by least squares, ``[119]``.
+
+    Volumes are shrunk towards multiples of the cubes of covalent radii, by one common factor.
 
     Parameters
     ----------
     squares, products
-        Sums over structures of products of two elements' fractions ``[119, 119]``, and of a
-        fraction and the volume per atom ``[119]``.
+        Sums over structures: of the products of the fractions of two elements, ``[119, 119]``, and
+        of the products of an element's fraction and the volume per atom, ``[119]``.
     """
     cubes = covalent_radii**3
     norm = float(cubes @ squares @ cubes)

@@ -57,9 +57,10 @@ class Combination:
 
     aggregation: Aggregation
     weights: Floats
-    """Weights ``[n_members]`` that add up to one; equal unless the mean is weighted."""
+    """Weights ``[n_members]`` that add up to one; equal unless ``aggregation`` is ``weighted``.
+    Members whose criterion is infinite have weight zero."""
     fold_weights: Floats
-    """Weights fitted without each fold, ``[n_folds, n_members]``."""
+    """Weights ``[n_folds, n_members]``; a row is fitted without its fold."""
     scores: dict[str, float]
     """Cross-validated criterion by name of the combination: ``weighted``, ``uniform``,
     ``median``."""
@@ -77,20 +78,21 @@ def weigh_members(
     asked: Aggregation | Literal["auto"],
     median: bool,
 ) -> Combination:
-    """Choose weights, and mean or median, for the predictions of trained members.
+    """Choose how to combine the predictions of trained members: by which weights, or by median.
 
-    The residuals of the predictions are computed here, and :func:`combine_best` makes the choice.
+    This function computes the residuals of the predictions, and :func:`combine_best` chooses.
 
     Parameters
     ----------
     criterion
-        Criterion for members and their combinations.
+        Criterion by which members and their combinations are compared.
     predictions
-        Predictions ``[n_members, n, d]`` by target.
+        Predictions ``[n_members, n, d]`` by name of the target.
     labels
-        True values ``[n, d]`` by target.
+        True values ``[n, d]`` by name of the target.
     n_atoms, branch, fold
-        Number of atoms, branch and fold of each structure; branch is None if there is only one.
+        Number of atoms, number of the branch (heads for one data set) and index of the fold of each
+        structure, ``[n_structures]`` each; ``branch`` is None if there is only one branch.
     asked, median
         Arguments of :func:`combine_best` of the same names.
     """
@@ -114,22 +116,24 @@ def combine_best(
 ) -> Combination:
     """Choose the combination of members by cross-validation.
 
-    The mean has weights inversely proportional to a power of each member's criterion. Each power is
-    fitted on all folds but one and scored on that one. Among those within a standard error of the
-    best, and no more than a fifth worse, the most even one is chosen: a member that is best on few
-    structures is so partly by chance. Weights that minimise the criterion followed that chance:
-    they silenced all members but one of four with equal errors.
+    The weights of the mean are inversely proportional to a power of each member's criterion. The
+    weights by each power are fitted on all folds but one and scored on the fold left out, for each
+    fold. Among the powers whose score is within a standard error of the best, and no more than a
+    fifth worse, the smallest is chosen, which gives the most even weights: a member that is best on
+    few structures is so partly by chance. Weights that minimise the criterion followed that chance:
+    of four members with equal errors they silenced three.
 
     Parameters
     ----------
     judged
-        Errors of the members on the calibration split, or without one on the validation split.
+        Residuals of the members on the calibration split, or on the validation split if there is no
+        calibration split.
     folds
-        Fold of the structure of each residual, ``[n]``, from 0 on.
+        Index of the fold that each residual's structure is in, ``[n]``, from 0 on.
     asked
         Value of the key `ensemble.aggregation`.
     median
-        True if the median may be chosen.
+        True if ``auto`` may choose the median.
     """
     n_folds, n_members = int(folds.max()) + 1, len(judged.residuals)
     weights = np.empty((len(_POWERS), n_folds, n_members))
@@ -165,9 +169,10 @@ def combine_best(
 def _most_even(sums: Floats) -> int:
     """Return the index of the first set of weights within a standard error of the best set.
 
-    Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
-    the difference between the two. It is 0 if no criterion is finite. ``sums`` is the contribution
-    of each fold to the criterion for each kind, ``[n_kinds, n_folds]``.
+    The standard error is that of the difference between the two sets (Breiman et al.,
+    Classification and Regression Trees, 1984, section 3.4.3), at most `_TOLERANCE` of the best. The
+    index is 0 if no set has a finite criterion. ``sums`` is the contribution of each fold to the
+    criterion of each set, ``[n_sets, n_folds]``, the most even set first.
     """
     n_folds = sums.shape[1]
     finite = np.flatnonzero(np.isfinite(sums).all(axis=1))
@@ -182,9 +187,10 @@ def _most_even(sums: Floats) -> int:
 
 
 def _weights(judged: Judged, power: int) -> Floats:
-    """Return weights ``[n_members]``, inversely proportional to a power of the criterion.
+    """Return weights ``[n_members]`` that are inversely proportional to a power of the criterion.
 
-    They are zero where the criterion is infinite, and equal if it is infinite for all members.
+    The criterion is that of each member alone, and ``power`` is the exponent. The weights add up to
+    one. They are zero where the criterion is infinite, and equal if it is infinite for all members.
     """
     criterion = judged.criterion(judged.residuals)
     best, finite = criterion.min(), np.isfinite(criterion)
@@ -202,7 +208,7 @@ def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:
 
 @dataclass(frozen=True)
 class Member:
-    """Trained member of the ensemble: its origin, the cost of its training and the result."""
+    """Trained member of the ensemble: its origin, the cost of its training and its errors."""
 
     member: int
     trial: int
@@ -215,15 +221,15 @@ class Member:
     reason: str = ""
     """Reason why training ended early, if it did; the best weights until then are used."""
     choice: str = ""
-    """Reason why its trial was chosen."""
+    """Reason why the member's trial was chosen."""
     repeat: int = 0
     """Number of earlier members of the same trial."""
     trial_error: float = math.inf
-    """Criterion of its trial on the validation split."""
+    """Criterion of the member's trial on the validation split."""
     graphs_per_step: float = 0.0
-    """Mean number of graphs in a step over all its GCDs, in its last epoch."""
+    """Mean number of graphs in a training step on all GCDs together, in the last epoch."""
     learning_rate: float = 0.0
-    """Largest learning rate at the end, before a schedule lowers it."""
+    """Largest learning rate at the end of training, before a schedule lowers it."""
 
 
 def finish_ensemble(
@@ -234,7 +240,7 @@ def finish_ensemble(
     members: Sequence[Member],
     totals: dict[str, float],
 ) -> dict[str, Any]:
-    """Turn trained members into an ensemble: `ensemble.json` and the test predictions.
+    """Turn trained members into an ensemble, and write `ensemble.json` and test predictions.
 
     Parameters
     ----------
@@ -243,14 +249,14 @@ def finish_ensemble(
     config
         Section `ensemble`: coverage of intervals, criterion, and combination of members.
     network
-        Network of the run, for its criterion.
+        Network of the run, on which the criterion depends.
     store
-        Store of the campaign. Its calibration split, or else its validation split, is used for
-        weights and calibration. Errors on its test split are computed here and nowhere else.
+        Store of the campaign. The calibration split, or else the validation split, is used for
+        weights and calibration. Errors on the test split are computed here and nowhere else.
     members
         Members in the order of their folders.
     totals
-        Wall and CPU seconds of the campaign, for the summary.
+        Wall time, CPU time and other costs of the campaign by name, for the summary.
 
     Returns
     -------
@@ -370,7 +376,10 @@ def _of_data_sets(
     test: GraphSplit,
     manifest: Manifest,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Compute errors and interval coverage on the structures of each data set."""
+    """Return test errors and coverage of intervals by data set, then by target.
+
+    The result is empty if there is only one data set.
+    """
     names, found = data_sets_said([test], manifest), {}
     if names is None:
         return {}
@@ -391,8 +400,8 @@ def _of_data_sets(
 def _best_single(members: Sequence[Member], criterion: Floats) -> int:
     """Return the index of the member that would be used without an ensemble.
 
-    It belongs to the trial with the smallest criterion on validation data, trained as members are;
-    of the seeds of that trial it is the first.
+    This is the first member of the trial with the smallest criterion on validation data.
+    ``criterion`` is that of each member alone, and decides between members that are equal in this.
     """
     ranks = [(member.trial_error, member.repeat) for member in members]
     return min(range(len(members)), key=lambda k: (*ranks[k], criterion[k]))
@@ -403,7 +412,11 @@ def _predictions(
     kept: Sequence[Mapping[str, dict[str, Floats]]],
     split: GraphSplit,
 ) -> dict[str, Floats]:
-    """Return every member's predictions, computing those that were not kept with its weights."""
+    """Return every member's predictions for a split, ``[n_members, n, d]`` by name of the output.
+
+    ``kept`` has the predictions of each member that its checkpoint contains, by split; the others
+    are computed.
+    """
     found = []
     for model, predictions in zip(models, kept, strict=True):
         mine = predictions.get(split.name)
@@ -418,7 +431,7 @@ def _test(
     distributions: Mapping[str, Distribution],
     n_atoms: NDArray[np.int64],
 ) -> dict[str, dict[str, Any]]:
-    """Compute errors of the best single member and of the ensemble, and the interval coverage."""
+    """Return errors of the best single member and the ensemble, and coverage, by target."""
     results = {}
     for name, predicted in distributions.items():
         known = np.isfinite(predicted.mean)
@@ -432,7 +445,7 @@ def _test(
             error = np.abs(values[name] - references[name])
             row[f"mae_{who}"] = float(error[known].mean())
             if manifest.is_extensive(name):
-                row[f"mae_per_atom_{who}"] = float((error / n_atoms[:, None]).mean())
+                row[f"mae_per_atom_{who}"] = float((error / n_atoms[:, None])[known].mean())
         if predicted.aleatoric_std is not None:
             row["aleatoric_std"] = float(predicted.aleatoric_std.mean())
         results[name] = row

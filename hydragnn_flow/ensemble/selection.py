@@ -64,8 +64,9 @@ class Choice:
 
     trial: int
     repeat: int
-    """Number of earlier members of this trial: each is trained with a seed of its own."""
+    """Number of earlier members of the same trial; each member is trained with another seed."""
     reason: str
+    """Reason for the choice, in words."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,16 @@ class Selection:
     """Members to be trained, and reserve trials that replace failed ones."""
 
     chosen: list[Choice]
-    """Members in order; the first is of the best single trial."""
+    """Members in order; the first is a network of the best single trial."""
     reserve: list[Choice]
-    """Other trials in the order in which they replace failed members."""
+    """Trials that are not members, in the order in which they replace failed members."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Residuals of candidates on labelled data, and the weight of each in the criterion.
+    """Residuals of candidates on labelled data, and the weight of each residual in the criterion.
 
-    The criterion of a weighted mean of the candidates is ``(Σₙ sₙ |Σₖ wₖ rₖₙ|ᵖ)^(1/p)``.
+    The criterion of a mean of the candidates with weights w is ``(Σₙ sₙ |Σₖ wₖ rₖₙ|ᵖ)^(1/p)``.
     """
 
     residuals: Floats
@@ -90,14 +91,15 @@ class Judged:
     shares: Floats
     """Weight s of each residual in the criterion, ``[n]``."""
     power: int = 1
+    """Power p of the residuals in the criterion."""
 
     def criterion(self, means: Floats) -> Floats:
-        """Compute the criterion ``[...]`` of residuals ``[..., n]``; infinite where one is NaN."""
+        """Compute the criterion ``[...]`` of residuals ``[..., n]``; infinite if any is NaN."""
         sums = np.abs(means) ** self.power @ self.shares
         return np.where(np.isnan(sums), np.inf, sums) ** (1 / self.power)
 
     def rows(self, places: Sequence[int]) -> Judged:
-        """Return the residuals of some candidates only, by their indices."""
+        """Return a copy with only the candidates whose indices are ``places``."""
         return Judged(self.residuals[list(places)], self.shares, self.power)
 
 
@@ -109,29 +111,30 @@ def select_members(
     shares: Floats,
     power: int = 1,
 ) -> Selection:
-    """Select trials, in an order and with seeds that do not depend on the candidates' order.
+    """Select the trials that become members; the order of ``candidates`` does not matter.
 
     Parameters
     ----------
     strategy
-        ``top``: the best. ``best_of_each_type``: the best of each message-passing type, the best
-        type first, then the second of each. ``greedy``: starting with the best, one by one, the one
-        that lowers the criterion of the members' mean most; this may be another seed of a trial.
-        Among equals it takes one of a new message-passing type, then of a new width, then the best.
+        ``top``: the best trials. ``best_of_each_type``: the best trial of each message-passing
+        type, the best type first, then the second of each type, and so on. ``greedy``: first the
+        best trial, then one by one the trial, or further seed of a trial, that lowers the criterion
+        of the members' mean most; among equally good ones a new message-passing type comes first,
+        then a new width.
     size
-        Number of members; at most the number of candidates.
+        Number of members to select; at most the number of candidates.
     candidates
-        Finished trials. Those that broke a limit are only chosen if there are too few others.
+        Finished trials. Trials that broke a limit are only chosen if there are too few others.
     residuals
-        Residuals ``[n]`` on validation data by trial. Only ``greedy`` reads them, and takes trials
-        without them only if the others are too few.
+        Residuals ``[n]`` on validation data by trial. Only ``greedy`` reads them; it takes trials
+        without residuals only if there are too few others.
     shares, power
         Fields of :class:`Judged` of the same names.
 
     Returns
     -------
     Selection
-        Members and reserve. The best candidate is always the first member.
+        Members, the best candidate first, and reserve.
     """
     ranked = best_first(candidates)
     line = _round_robin(ranked) if strategy == "best_of_each_type" else ranked
@@ -148,16 +151,22 @@ def select_members(
 
 
 def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Sort candidates by their criterion; then those that broke a limit, then those without one."""
+    """Return candidates sorted by their criterion, the best first.
+
+    Candidates that broke a limit come after all that broke none. Candidates whose criterion is not
+    finite come last.
+    """
     return sorted(candidates, key=_rank)
 
 
 def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
-    """Return candidates and further seeds of the best few, and the candidate of each row.
+    """Return the residuals of candidates and of further seeds, and the candidate of each row.
 
-    The errors of another seed are not known before it is trained. They are modelled as equally
-    large, with a correlation of `_LIKENESS` between any two seeds: a mix of this seed's errors, of
-    a permutation of them that all further seeds share, and of a permutation of their own.
+    Further seeds are those of the best `_REPEATED` candidates, `_SEEDS` of each with the known one.
+    Their errors are not known before they are trained. They are modelled as equally large as those
+    of the known seed, with a correlation of `_LIKENESS` between any two seeds: a weighted sum of
+    the known errors, of a permutation of these that all further seeds share, and of a permutation
+    that each further seed has for itself.
     """
     random = np.random.default_rng(1)
     k, n = judged.residuals.shape
@@ -185,11 +194,12 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
 def _greedy(
     pool: Sequence[Candidate], judged: Judged, more: int, *, has_best: bool
 ) -> list[Choice]:
-    """Return further members by ensemble selection with replacement.
+    """Return up to ``more`` further members by ensemble selection with replacement.
 
-    Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. A network selected twice is trained
-    twice here, where it has twice the weight there. The best of the pool comes first in it, and is
-    a member already if ``has_best``.
+    Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. A network that is selected twice is
+    trained twice, with two seeds; in that paper it gets twice the weight instead. ``pool`` is
+    sorted, the best first, and ``judged`` has its residuals. ``has_best`` is true if the first of
+    the pool is a member already.
     """
     seeds, owners = _with_seeds(judged)
     owner = owners.tolist()
@@ -226,7 +236,10 @@ def _known(residuals: Floats | None) -> bool:
 
 
 def _round_robin(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Return the best of each message-passing type, then the second of each, and so on."""
+    """Sort candidates: the best of each message-passing type, then the second of each, and so on.
+
+    ``ranked`` is sorted as by :func:`best_first`.
+    """
     seen = Counter[str]()
     rounds = []
     for candidate in ranked:
@@ -248,7 +261,7 @@ def _reason(candidate: Candidate, is_best: bool, strategy: Strategy) -> str:
 
 
 def most_of_a_type(size: int) -> int:
-    """Return how many best trials of each message-passing type an ensemble may need."""
+    """Return how many of the best trials of each type an ensemble of ``size`` members may need."""
     return max(_MOST_TRIALS, (1 + _RESERVE) * size)
 
 
@@ -264,24 +277,25 @@ def choose_trials(
 ) -> tuple[Selection, list[int]]:
     """Choose the trials that become members, by `ensemble.strategy`.
 
-    Trials that a rung ended count as finished: they may be better than trials that were continued
-    earlier in the search, and a member is trained further anyway.
+    Trials that ended early at a rung count as finished: they may be better than trials that were
+    continued earlier in the search, and members are trained further anyway.
 
     Parameters
     ----------
     config
-        Section `ensemble`.
+        Section `ensemble` of the configuration.
     architecture
-        Section `Architecture` of the network, as far as trials do not set its keys.
+        Section `Architecture` of the network; a trial's own value of a key comes before it.
     only_kept
-        True if some checkpoints were deleted, and only trials that have one may become members.
+        True if only trials that still have a checkpoint may become members, since the checkpoints
+        of other trials were deleted.
     records
         Records of the search's trials.
     results
         Results of each trial's segments (jobs of its training); the last successful one provides
         its criterion.
     folder
-        Folder of a trial, with its checkpoint.
+        Function that returns the folder of the trial with a number.
     split
         Graphs of the validation subset on which trials are compared.
     criterion
@@ -290,12 +304,13 @@ def choose_trials(
     Returns
     -------
     selection, missing
-        Members and reserve, and the best trials whose predictions are lost.
+        Members and reserve; and the numbers of trials, among the best, whose predictions are lost,
+        so that the strategy ``greedy`` could not compare them.
 
     Raises
     ------
     InputError
-        If fewer trials than members finished.
+        If fewer trials than members finished, or still have a checkpoint where they need one.
     """
     size = config.size
     last = {
@@ -348,7 +363,11 @@ def _with_checkpoints(
 def candidate_of(
     architecture: Mapping[str, Any], record: TrialRecord, last: SegmentResult
 ) -> Candidate:
-    """Return a trial as a candidate, with the criterion of its last segment (job) that has one."""
+    """Return a trial as a candidate, with the criterion of its segment ``last``.
+
+    ``last`` is the result of the trial's last segment (job of its training) that has a criterion.
+    ``architecture`` has the values of keys that the trial does not set.
+    """
 
     def value(key: str) -> object:
         return record.parameters.get(f"Architecture.{key}", architecture.get(key))
@@ -362,7 +381,11 @@ def candidate_of(
 
 
 def _predicted(folder: Path, last: SegmentResult, split: Split) -> _Predicted | None:
-    """Return the predictions of a trial's best weights; None if its checkpoint has none."""
+    """Return the predictions ``[n, d]`` of a trial's best weights for a split, by target.
+
+    They are read from the checkpoint of the segment ``last`` in the trial's ``folder``. The result
+    is None if the checkpoint cannot be read or has no such predictions.
+    """
     read = partial(load_checkpoint, known={last.checkpoint: last.checksum})
     try:
         _, state = named_or_furthest(folder / last.checkpoint, read)
@@ -375,7 +398,10 @@ def _predicted(folder: Path, last: SegmentResult, split: Split) -> _Predicted | 
 def _residuals(
     predicted: Iterable[tuple[int, _Predicted | None]], split: Split, criterion: Criterion
 ) -> tuple[dict[int, Floats], Floats, list[int]]:
-    """Compute residuals of trials ``[n]`` and their shares ``[n]``; list trials without any."""
+    """Return residuals ``[n]`` by trial, their shares ``[n]``, and the trials without predictions.
+
+    A share is the weight of a residual in the criterion, the same for all trials.
+    """
     residuals: dict[int, Floats] = {}
     shares: Floats = np.ones(0)
     missing: list[int] = []
@@ -397,7 +423,11 @@ def _residuals(
 
 
 def _some(shares: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return indices of residuals spread evenly over each target, and their shares."""
+    """Return indices of residuals, at most `_MOST_RESIDUALS`, and the shares of these residuals.
+
+    Residuals of equal share are taken as those of one target. The indices are spread evenly over
+    each target, whose total share stays the same.
+    """
     targets = np.unique(shares)
     places, sizes = [], []
     for share in targets:

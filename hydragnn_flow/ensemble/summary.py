@@ -41,30 +41,39 @@ class _Summary(msgspec.Struct):
 
 
 def per_atom(unit: str) -> tuple[str, float]:
-    """Return the unit of a quantity divided by the number of atoms, and its conversion factor.
+    """Return the unit of a quantity divided by the number of atoms, and the conversion factor.
 
-    Errors per atom of a useful model are thousandths of an electronvolt.
+    An ``eV`` becomes meV/atom with factor 1000, since errors per atom of a useful model are that
+    small. Other units keep their size.
     """
     return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)
 
 
 def member_name(member: int) -> str:
-    """Return the folder of a member's files, within that of the ensemble."""
+    """Return the path of a member's folder relative to the folder of the ensemble.
+
+    ``member`` is the number of the member.
+    """
     return f"members/{member}"
 
 
 def member_folder(folder: str | Path, member: int) -> Path:
-    """Return the folder of a member's files, below the folder of the ensemble."""
+    """Return the folder of a member's files.
+
+    ``folder`` is that of the ensemble, and ``member`` the number of the member.
+    """
     return Path(folder) / member_name(member)
 
 
 def ensemble_folder(path: str | Path) -> Path:
-    """Return the folder of an ensemble: in a finished run, or an export itself.
+    """Return the folder of the ensemble at a path.
+
+    It is a subfolder of the directory of a finished run, or an exported ensemble's own directory.
 
     Raises
     ------
     InputError
-        If there is none; the message says what is missing.
+        If there is no ensemble; the message says what is missing.
     """
     path = Path(path)
     for folder in (path / FOLDER, path):
@@ -74,12 +83,12 @@ def ensemble_folder(path: str | Path) -> Path:
 
 
 def inside(path: Path, file: Path) -> Path:
-    """Return a file of a run or ensemble, refusing links that lead out of it.
+    """Return ``file``, and raise an error if it is a link that leads out of the directory ``path``.
 
     Raises
     ------
     InputError
-        If the file is a link to outside, possibly to somebody's own files.
+        If the file lies outside once links are followed, possibly among somebody's own files.
     """
     if not file.resolve().is_relative_to(path.resolve()):
         raise InputError(f"{file}: is a link out of {path}; put there what it leads to")
@@ -123,7 +132,7 @@ def _without_ensemble(path: Path) -> str:
 
 
 SELECTION = "selection.json"
-"""File with the choice of members, in the ensemble's folder."""
+"""Name of the file with the choice of members, in the ensemble's folder."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,11 @@ class FailedMember:
 
 
 def failed_members(folder: Path) -> list[FailedMember]:
-    """Return the members whose training was given up, in that order; none without a record."""
+    """Return the members whose training was given up, in the order in which that happened.
+
+    They are read from `selection.json` in the ensemble's ``folder``; without that file, or if it is
+    damaged, the result is empty.
+    """
     try:
         return [FailedMember(**values) for values in read_json(folder / SELECTION, "")["failed"]]
     except (InputError, KeyError, TypeError):
@@ -186,9 +199,9 @@ def write_checksums(
     folder
         Folder of the ensemble.
     names
-        Paths of files in it, relative to it.
+        Paths of the files relative to ``folder``.
     to_be_written
-        Text of files that will be written later, by name. The file that marks an ensemble as
+        Text of files that will be written later, by path. The file that marks an ensemble as
         complete is written last.
     """
     digests = {name: _sha256(folder / name) for name in names}
@@ -205,17 +218,17 @@ def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
     folder
         Folder of the ensemble.
     but
-        Folders in it whose files are not checked.
+        Subfolders, relative to ``folder``, whose files are not checked.
 
     Returns
     -------
     list of str
-        Names of the files that were read, relative to the folder.
+        Paths of the checked files, relative to ``folder``.
 
     Raises
     ------
     InputError
-        If a file is missing or differs; the message names the first.
+        If a file is missing or differs; the message names the first such file.
     """
     file = folder / CHECKSUMS
     try:

@@ -1,7 +1,7 @@
 """Execution of jobs on a site's GCDs: sites, worker pools, trainer processes and gangs.
 
 Everything that differs between machines is here, so that the driver only sees GCDs and results. A
-gang is the ranks of one job on several GCDs. `Pool` needs Parsl and is imported from
+gang is all ranks (processes) of one job on several GCDs. `Pool` needs Parsl and is imported from
 `hydragnn_flow.execution.pools.pool`; workers do without Parsl.
 """
 

@@ -73,10 +73,10 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
 
 
 def _device(node: Node, position: int) -> str:
-    """Return the name of a GCD's device in this batch job, which may have only some of them.
+    """Return the name of the device of the GCD at index ``position`` on this node.
 
-    A scheduler that gives a job some of a node's devices may name them in the variable that
-    programs read. If it hides the other devices instead, it numbers the given ones from 0.
+    The batch job may have only some of the node's devices. A scheduler may name these in the
+    variable that programs read. If it hides the other devices instead, it numbers these from 0.
     """
     variable = _DEVICE_LISTS[node.device]
     given = [name for name in os.environ.get(variable, "").split(",") if name]
@@ -92,7 +92,10 @@ def _device(node: Node, position: int) -> str:
 
 
 def cores_of(node: Node, position: int) -> set[int]:
-    """Return the CPU cores to which the process of a GCD is bound; empty if it is not bound."""
+    """Return the numbers of the CPU cores to which a GCD's process is bound; empty for no binding.
+
+    ``position`` is the index of the GCD on the node.
+    """
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
     return cores_in(node.cores[position]) & os.sched_getaffinity(0)
@@ -100,10 +103,10 @@ def cores_of(node: Node, position: int) -> set[int]:
 
 @contextmanager
 def bound_to(cores: Set[int]) -> Iterator[None]:
-    """Bind processes that are started in a ``with`` block to some CPU cores.
+    """Context manager: bind processes that are started inside it to the cores with these numbers.
 
-    They inherit the binding from the calling thread, so it holds before they allocate memory or
-    start threads. If ``cores`` is empty, nothing is bound.
+    The processes inherit the binding from the calling thread, so it holds before they allocate
+    memory or start threads. If ``cores`` is empty, nothing is bound.
     """
     if not cores:
         yield

@@ -28,7 +28,7 @@ SECONDS_TO_BECOME_DRIVER = 1.0
 
 @contextmanager
 def sole_driver(run_directory: str | Path) -> Iterator[str]:
-    """Lock a run directory, so that no other driver works on it during a ``with`` block.
+    """Context manager: lock a run directory, so that no other driver works on it meanwhile.
 
     Yields
     ------
@@ -93,7 +93,7 @@ class DriverFile:
         """Raise an error if a newer driver is in charge; call it before writing shared files.
 
         The lock alone is not enough: a file system takes it from a node that it considers dead, and
-        some limit locks to processes of one node.
+        some file systems limit locks to processes of one node.
 
         Parameters
         ----------
@@ -116,12 +116,15 @@ class DriverFile:
 
 
 def is_driven(run_directory: Path) -> bool:
-    """Return whether a driver holds the lock of a run directory; the lock ends with its process."""
+    """Return whether a driver holds the lock of a run directory; a dead driver holds none."""
     return is_locked(run_directory / LOCK_FILE)
 
 
 def _driver(run_directory: Path) -> dict[str, str]:
-    """Read the driver's file; empty if it is missing or damaged."""
+    """Read the driver file of a run directory: token, process id and host by name.
+
+    The result is empty if the file is missing or damaged.
+    """
     try:
         with open_regular(run_directory / DRIVER_FILE) as file:
             values = from_json(file.read(1 << 16))

@@ -2,7 +2,7 @@
 
 All that runs on nodes is a job: a segment (one stretch of a trial's or member's training), a
 profile, or a call of a function that prepares data, predicts, or is the objective of a search. A
-job on several GCDs has one rank on each; together they are a gang.
+job on several GCDs has one rank (process) on each; all ranks of a job together are a gang.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Retries:
         status
             Status with which the job ended, such as `killed` or `lost`.
         node
-            Name of the node on which it ran; empty if it reached none.
+            Name of the node on which the job ran; empty if it reached no node.
         of_nodes
             Number of nodes that may run the job. A second failure on the same node is blamed on the
             node, until the job has failed on three nodes, or on all.
@@ -84,7 +84,10 @@ class Retries:
 
     @property
     def pause(self) -> int:
-        """Time to wait before the next try, so that a disk may recover [s]; five minutes in all."""
+        """Time to wait before the next try, so that a disk may recover [s].
+
+        All pauses of a job add up to five minutes.
+        """
         return min(60, (1 << self.losses) - 1)
 
     @property
@@ -103,7 +106,7 @@ class Clock(Protocol):
     """Clock of a campaign, real or simulated."""
 
     def monotonic(self) -> float:
-        """Return the monotonic time since some moment [s]."""
+        """Return the monotonic time since an arbitrary moment [s]."""
         ...
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
@@ -118,7 +121,7 @@ class WallClock:
     """Clock of this machine."""
 
     def monotonic(self) -> float:
-        """Return the monotonic time since some moment [s]."""
+        """Return the monotonic time since an arbitrary moment [s]."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
@@ -148,17 +151,24 @@ class Workers(Protocol):
         ...
 
     def hosts(self) -> Sequence[Host]:
-        """Return the nodes that take jobs now, with the ends of their batch jobs."""
+        """Return the nodes that take jobs now, with the times at which their batch jobs end."""
         ...
 
     def waiting(self) -> str:
-        """Return the reason why no workers have come yet, as a sentence; empty if they have."""
+        """Return the reason why jobs wait for workers, as a sentence; empty if no job waits."""
         ...
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Start ranks of a job on a node; the future returns a result for each.
+        """Start some ranks (processes) of a job on a node; return a future of their results.
 
-        If the node is lost, the results say so.
+        If the node is lost, the future returns results that say so.
+
+        Parameters
+        ----------
+        ranks
+            Ranks of the job that run on this node.
+        node
+            Name of the node, from :meth:`hosts`.
         """
         ...
 
@@ -181,7 +191,7 @@ class Workers(Protocol):
         ...
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send no further jobs to a node that refused one; ``reason`` is for the user."""
+        """Send no further jobs to a node that refused a job; ``reason`` is for the user."""
         ...
 
 
@@ -204,23 +214,28 @@ class Task(Placeable):
     estimate: Estimate = _ANY
     spec: JobSpec
     retries: Retries = field(default_factory=Retries)
-    """Failures since it last made progress."""
+    """Failures since the job last made progress."""
     is_released: bool = False
-    """True if it was stopped to continue on other GCDs, which is not a failure."""
+    """True if the job was stopped to continue on other GCDs, which is not a failure."""
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """Jobs that the task stands for; here only the task itself."""
+        """Tasks that run together when this task is sent; here only the task itself."""
         return (self,)
 
     def sent(self: _Task) -> _Task:
-        """Return the job with the identifier of a new attempt, 12 hexadecimal digits."""
+        """Return a copy with the identifier of a new attempt, 12 random hexadecimal digits."""
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
 
     def again(self: _Task, end: SegmentResult, nodes: int = 1) -> _Task:
-        """Return the job for another attempt, after it failed with the result ``end``.
+        """Return a copy for the next attempt, with the failed attempt counted.
 
-        ``nodes`` is the number of nodes of the site.
+        Parameters
+        ----------
+        end
+            Result of the failed attempt.
+        nodes
+            Number of nodes of the site.
         """
         retries = self.retries.after(end.status, end.node, nodes)
         return replace(self, retries=retries, is_urgent=True)
@@ -232,24 +247,25 @@ class Task(Placeable):
 
 @dataclass(eq=False)
 class Sending(Generic[_Task]):
-    """Attempt at a job that was sent: its ranks on each node, and their results."""
+    """Attempt at a job: the ranks (processes) that were sent to each node, and their results."""
 
     task: _Task
     resident: Resident
     parts: list[tuple[str, list[Spot]]]
-    """Name of each node, with the job's GCDs on it in the order of the ranks."""
+    """Name of each node, and the job's GCDs on that node in the order of the ranks."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
-    """Results of the ranks on each node that has answered, by its position in ``parts``."""
+    """Results of the ranks on each node that has answered, by the node's index in ``parts``."""
     together: float = 1.0
-    """Mean number of jobs on its GCD while it ran, itself included."""
+    """Mean number of jobs on the GCD while the job ran, this job included."""
     is_released: bool = False
-    """True if it was asked to stop at a checkpoint."""
+    """True if the job was asked to stop at a checkpoint."""
     is_awaited: bool = False
-    """True if GCDs, its own or others, are promised to some job until this one has stopped."""
+    """True if the job was asked to stop so that a job, itself or another, can start on GCDs that
+    are kept free for it."""
 
     @property
     def keeps_gcd(self) -> bool:
-        """True if it keeps its GCD to itself, to be measured without neighbours."""
+        """True if the job has a GCD to itself, so that it is measured without neighbours."""
         return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property
@@ -269,7 +285,7 @@ class Sending(Generic[_Task]):
 
 
 class Jobs(Generic[_Task]):
-    """Jobs that run on a site: sends them to its workers and collects their results.
+    """Jobs that run on a site: sent to the site's workers, whose results are collected here.
 
     Parameters
     ----------
@@ -303,7 +319,7 @@ class Jobs(Generic[_Task]):
 
     @property
     def waiting(self) -> str:
-        """Reason why no workers have come yet, as a sentence; empty if none is missing."""
+        """Reason why jobs wait for workers, as a sentence; empty if no job waits."""
         return self._workers.waiting()
 
     @property
@@ -318,7 +334,7 @@ class Jobs(Generic[_Task]):
         return self._fleet
 
     def request_workers(self, more: int) -> None:
-        """Request workers for all busy GCDs and ``more`` others from the site.
+        """Request from the site workers for all busy GCDs and for ``more`` further GCDs.
 
         Raises
         ------
@@ -328,7 +344,10 @@ class Jobs(Generic[_Task]):
         self._workers.update(self.running + more)
 
     def send(self, placement: Placement[_Task]) -> Sending[_Task]:
-        """Send a placed job to the GCDs where the fleet already counts it; return the attempt."""
+        """Send a placed job to its GCDs, which the fleet already counts as busy with the job.
+
+        Returns the attempt at the job.
+        """
         task, resident = placement.segment.sent(), placement.resident
         spots = resident.spots
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
@@ -357,7 +376,7 @@ class Jobs(Generic[_Task]):
         return sending
 
     def send_to(self, task: _Task, spots: Sequence[Spot]) -> Sending[_Task]:
-        """Send a job to given idle GCDs, which it does not share; return the attempt."""
+        """Send a job to the idle GCDs ``spots``, to run there alone; return the attempt."""
         now = self.now
         until = now + task.seconds
         resident = self.fleet.begin(spots, task.estimate, until, now, alone=True)
@@ -367,13 +386,21 @@ class Jobs(Generic[_Task]):
         self._done.put((sending, part, end))
 
     def release(self, sending: Sending[_Task], *, is_awaited: bool = True) -> None:
-        """Stop a segment at a checkpoint; with ``is_awaited`` another job waits for its GCDs."""
+        """Stop a segment at a checkpoint.
+
+        Parameters
+        ----------
+        sending
+            Attempt at the segment, which is running.
+        is_awaited
+            True if a job, the segment itself or another, then starts on GCDs kept free for it.
+        """
         sending.is_released, sending.is_awaited = True, is_awaited
         _logger.info("%s is stopped at a checkpoint", sending.task)
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def call_off(self, sending: Sending[_Task], reason: str) -> None:
-        """End the ranks of a job that still run, at once; ``reason`` goes into their results."""
+        """End at once all ranks of a job that still run; ``reason`` goes into their results."""
         _logger.info("%s is called off: %s", sending.task, reason)
         for part, (node, _) in enumerate(sending.parts):
             if part not in sending.ended:
@@ -387,7 +414,7 @@ class Jobs(Generic[_Task]):
         Parameters
         ----------
         seconds
-            Time to wait for the first one [s].
+            Time to wait for the first attempt to end [s].
         """
         finished: list[Sending[_Task]] = []
         while (end := self._clock.next(self._done, seconds)) is not None:
@@ -438,9 +465,9 @@ def run_all(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[tuple[_Task, SegmentResult]]:
-    """Run jobs to their end, each on GCDs of its own; yield each with its result, good or bad.
+    """Generator: run jobs, each on GCDs of its own; yield each job that ends, with its result.
 
-    A failed job is run again, until it has failed on several nodes.
+    A failed job is yielded too, and is run again until it succeeds or repeatedly fails.
 
     Parameters
     ----------
@@ -488,7 +515,7 @@ def run_all(
 
 @contextmanager
 def _no_workers() -> Iterator[None]:
-    """Convert an error about the site to NoWorkers, unlike one about the input of a job."""
+    """Context manager: turn an InputError raised inside it, about the site, into NoWorkers."""
     try:
         yield
     except InputError as error:
@@ -499,9 +526,12 @@ def _once_more(task: _Task, end: SegmentResult, nodes: int, work: str) -> _Task:
     task = task.again(end, nodes)
     if task.retries.is_hopeless:
         on = ", ".join(sorted(task.retries.nodes - {""})) or "nodes not known"
+        remedy = "see whether these nodes are in order and have enough memory"
+        if end.reason.startswith("ModuleNotFoundError"):
+            remedy = "put the module's folder into PYTHONPATH, on the nodes too"
         raise CampaignStopped(
-            f"{work} failed {task.retries.total} times at {task}, on {on}: {end.reason}; see "
-            "whether these nodes are in order and have enough memory, then start again"
+            f"{work} failed {task.retries.total} times at {task}, on {on}: {end.reason}; {remedy}, "
+            "then start again"
         )
     _logger.info("%s is sent again (%s): %s", task, task.retries, end.reason)
     return task
@@ -515,7 +545,7 @@ def run_calls(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[int]:
-    """Call a function once for each request on the site; yield a request's number when it ends.
+    """Generator: call a function on the site for each request; yield the number of each done call.
 
     Parameters
     ----------
@@ -526,8 +556,8 @@ def run_calls(
     function
         Name of the function, `module:function`.
     requests
-        Argument of each call by its number, as JSON values; the key ``what`` names its subject in
-        messages.
+        Argument of each call by the number of the call: a dict of JSON values, whose key ``what``
+        names the subject of the call in messages.
     """
     specs = (
         Call(

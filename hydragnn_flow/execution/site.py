@@ -32,12 +32,12 @@ _FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
 
 
 def cores_in(group: str) -> set[int]:
-    """Parse a group of CPU cores such as "0-7,64-71" into the set of their numbers.
+    """Return the core numbers that a group of CPU cores such as "0-7,64-71" names.
 
     Raises
     ------
     ValueError
-        If the group has another form.
+        If ``group`` has another form.
     """
     cores: set[int] = set()
     for numbers in group.split(","):
@@ -55,15 +55,15 @@ class NodeOptions(Section):
     """Description of one node, for a machine that has no site file."""
 
     gcds: int = Field(ge=1)
-    """Number of GCDs of a node: devices as torch counts them, or slots of its CPU cores."""
+    """Number of GCDs of a node: GPU dies as torch counts devices, or slots of CPU cores."""
     device: Device
     """`hip` (AMD), `cuda` (NVIDIA), `xpu` (Intel) or `cpu`."""
     memory_gib: float = Field(gt=0)
-    """Memory for segments on a GCD [GiB]: about nine tenths of the device's."""
+    """Memory of a GCD for segments [GiB]: about nine tenths of the device's memory."""
     cores_per_gcd: int = Field(default=1, ge=1)
     """Number of CPU cores, and so of threads, for each GCD."""
     cores: tuple[str, ...] = ()
-    """Cores nearest to each GCD, in the order of the GCDs. By default the system decides."""
+    """Cores nearest to each GCD, such as `0-7`, by GCD. By default the system chooses them."""
     cores_of_a_node: int | None = Field(default=None, ge=1)
     """Number of CPU cores of a node that trainers may use. GCDs that need more are refused."""
     gpus: int | None = Field(default=None, ge=0)
@@ -84,14 +84,14 @@ class NodeOptions(Section):
 
     @property
     def gpus_per_node(self) -> int:
-        """Value of `sbatch --gpus-per-node`; 0 asks for none."""
+        """Value of `sbatch --gpus-per-node`; 0 asks for no GPUs."""
         if self.gpus is not None:
             return self.gpus
         return 0 if self.device == "cpu" else self.gcds
 
 
 class Options(Section):
-    """Options of a run on a machine. The site decides what is not given."""
+    """Options of a run on a machine. The site sets the options that are not given."""
 
     account: str | None = None
     """Project that pays (`sbatch -A`, `qsub -A`)."""
@@ -116,7 +116,7 @@ class Options(Section):
     """Place of the Python environment on the nodes: a copy in their scratch (`stage`) or in a
     directory, or no copy (`shared`)."""
     heartbeat: int | None = Field(default=None, ge=1)
-    """Time between heartbeats [s]. A node that misses four counts as lost."""
+    """Time between heartbeats of a node [s]. A node that misses four heartbeats counts as lost."""
     node: NodeOptions | None = None
     """Description of a node, for the sites `slurm` and `allocation`."""
 
@@ -167,7 +167,8 @@ class Options(Section):
         Raises
         ------
         InputError
-            If an option is missing or has no meaning here.
+            If an option is missing or has no meaning on the site, or ``nodes`` is not a multiple
+            of ``blocks``.
         """
         for name in refuses:
             if getattr(self, name) is not None:
@@ -188,14 +189,15 @@ class Options(Section):
 
 
 def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read a ``site.yaml``; return the name of the site, and the options as plain values.
+    """Read the ``site.yaml`` at ``path``; return the name of the site, and its options.
 
-    If a file of that name lies next to it, the name is the path of that file.
+    The options are plain values by key. If a file with the name of the site lies in the same
+    directory, the path of that file is returned as the name.
 
     Raises
     ------
     InputError
-        If it cannot be read, or names no site.
+        If the ``site.yaml`` cannot be read, or names no site.
     """
     values = read_yaml(path, PlainLoader)
     if not isinstance(values.get("site"), str):
@@ -206,12 +208,19 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def make_options(values: dict[str, Any], source: object) -> Options:
-    """Check plain values, such as those of a ``site.yaml``, and make options of them.
+    """Check the plain values of options by key, and return them as :class:`Options`.
+
+    Parameters
+    ----------
+    values
+        Values by key, such as the content of a ``site.yaml``.
+    source
+        Origin of the values, such as a file, for error messages.
 
     Raises
     ------
     InputError
-        If a key is unknown or a value wrong; the message names ``source``.
+        If a key is unknown or a value wrong.
     """
     options: Options = validate(Options, values, source)
     return options
@@ -232,7 +241,7 @@ class Node:
     """Description of the nodes of a site, which are all alike."""
 
     gcds: tuple[str, ...]
-    """Names of its GCDs in the device runtime, such as "0"; on a laptop, CPU slots."""
+    """Name of each GCD of a node in the device runtime, such as "0"; on a laptop, of CPU slots."""
     gcd: Gcd
     """Speed and memory of each GCD."""
     cores_per_gcd: int
@@ -242,18 +251,23 @@ class Node:
     scratch: str | None = None
     """Fast directory on the node's disk for a copy of the store; None if there is none."""
     cores: tuple[str, ...] = ()
-    """Cores of each GCD, in the order of the GCDs, as in "49-55"; empty if the system chooses."""
+    """CPU cores of each GCD, such as "49-55", in the order of the GCDs; empty if the system
+    chooses them."""
     interface: str | None = None
-    """Network interface of the ranks of a gang; None if the system chooses."""
+    """Network interface between the ranks (processes) of a job; None for loopback, which connects
+    only ranks on one node."""
     watts: float | None = None
-    """Largest power of all its GCDs together [W]; None if unknown."""
+    """Largest power of all GCDs of a node together [W]; None if unknown."""
     cores_of_a_node: int | None = None
     """Number of CPU cores of the node that trainers may use, to check the other values; None if
     unknown."""
 
     @property
     def uncounted_gib(self) -> float:
-        """Memory of a process that its measured peak lacks [GiB]: libraries of an accelerator."""
+        """Memory of a process that its measured peak leaves out [GiB]; 0 on CPUs.
+
+        It is the memory of an accelerator's libraries.
+        """
         return 0.0 if self.device == "cpu" else self.gcd.process_gib
 
 
@@ -266,22 +280,24 @@ class Site:
     """Maximum number of nodes of the campaign at a time, in all Parsl blocks (batch jobs)."""
     node: Node
     parsl_config: Callable[[Path], Any]
-    """Function from a directory for Parsl's files to a `parsl.Config` with an executor `gcd`."""
+    """Function that takes the directory for Parsl's files, and returns a `parsl.Config` with an
+    executor named `gcd`."""
     blocks: int = 1
-    """Maximum number of blocks at a time; each has `nodes // blocks` nodes."""
+    """Maximum number of blocks (batch jobs) at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
     """Batch system that starts the blocks; None if they are processes of this host."""
     sends_store: bool = False
-    """True if Slurm copies the store to the scratch of each node before it gets jobs."""
+    """True if Slurm copies the store to the scratch of each node before the node gets jobs."""
     ends: float = math.inf
-    """Monotonic time at which all nodes end [s]; infinite if unknown, or told by a scheduler."""
+    """Monotonic time at which this driver loses all nodes [s]; infinite if unknown, or if a
+    scheduler reports the end of each batch job."""
 
     walltime: float = math.inf
-    """Longest time of each batch job [s]."""
+    """Time limit of each batch job [s]; infinite if there is none."""
 
     @property
     def gcds(self) -> int:
-        """Number of GCDs at a time, in all blocks."""
+        """Maximum number of GCDs at a time, in all blocks."""
         return self.nodes * len(self.node.gcds)
 
     @property
@@ -319,7 +335,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
     facts
         Section that describes the node.
     interface
-        Network interface if the section names none.
+        Network interface of the node if ``facts`` names none.
     """
     return Node(
         gcds=tuple(str(gcd) for gcd in range(facts.gcds)),
@@ -353,14 +369,14 @@ def load_site(name: str | Path, **options: Any) -> Site:
         `site.yaml` that names one of these and gives options. A site file defines a function
         `site(options)` that returns a :class:`Site`.
     **options
-        Fields of :class:`~hydragnn_flow.execution.site.Options`; each overrides that of a
-        `site.yaml`, unless it is None.
+        Fields of :class:`~hydragnn_flow.execution.site.Options`; each that is not None overrides
+        the same field of a `site.yaml`.
 
     Raises
     ------
     InputError
-        If there is no such site, its file does not define one, it refuses the options, or its facts
-        contradict each other.
+        If there is no such site, its file does not define a site, the site refuses the options, or
+        its facts contradict each other.
     """
     name = os.fspath(name)
     source = f"--site {name}"
@@ -380,7 +396,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:
-    """Read the first line of a site file's docstring, and its example of options.
+    """Return the first line of a site file's docstring, and the file's example of options.
 
     Parameters
     ----------
@@ -428,7 +444,10 @@ def _module_of(path: Path) -> ModuleType:
 
 @contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    """Name the site file in any error raised by its code."""
+    """Context manager: turn an error raised inside it into one that names the site file ``path``.
+
+    An InputError stays as it is.
+    """
     try:
         yield
     except InputError:
@@ -453,7 +472,7 @@ def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
     Raises
     ------
     InputError
-        With the first contradiction; the message names file, key and remedy.
+        If there is a contradiction; the message names file, key and remedy of the first one.
     """
     for said in _contradictions(site, gcd_key):
         raise InputError(f"{source}: {said}")

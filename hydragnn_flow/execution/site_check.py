@@ -24,7 +24,7 @@ def check_site(
     store: Path | None,
     tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Start one block of a site, let every GCD describe itself, and give the block back.
+    """Start one block (batch job) of a site, let every GCD describe itself, and end the block.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def check_site(
         Answer of :func:`~hydragnn_flow.execution.site_probe.probe` for each GCD, with its
         ``host`` and ``gcd``; a GCD that could not answer has a ``fault`` instead.
     exchanges : list of dict
-        GCDs in ``between``, with the answer of
-        :func:`~hydragnn_flow.execution.site_probe.exchange` or a ``fault``: two GCDs of
-        the first node, and two on different nodes, where there are any.
+        One dict for two GCDs of the first node, and one for two GCDs on different nodes, where
+        there are any: ``between`` (words for the pair), and the answer of
+        :func:`~hydragnn_flow.execution.site_probe.exchange` or a ``fault``.
 
     Raises
     ------
@@ -126,7 +126,15 @@ def _call(
 
 
 def _pairs(hosts: Sequence[str], gcds: int) -> Iterator[tuple[str, list[Spot]]]:
-    """Yield words and GCDs of a pair on one node, and of a pair on two nodes."""
+    """Yield words for a pair of GCDs, and the pair: on one node, then on two nodes, if there are.
+
+    Parameters
+    ----------
+    hosts
+        Names of the nodes in the block.
+    gcds
+        Number of GCDs on each node.
+    """
     if hosts and gcds > 1:
         yield "two GCDs of a node", [Spot(hosts[0], 0), Spot(hosts[0], 1)]
     if len(hosts) > 1:

@@ -29,14 +29,15 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     request
-        ``device`` for torch (`cuda`, `xpu`, `cpu`); ``store``, the path of a store to read, or
-        None; ``interface``, the network interface on which ranks meet, or None.
+        ``device``, torch's type (`cuda`, `xpu`, `cpu`); ``store``, the path of a store to read, or
+        None; ``interface``, the network interface between ranks (processes of a job), or None.
 
     Returns
     -------
     dict
-        ``device`` and ``identity`` (its name, and its distinctive properties; None on CPUs),
-        ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
+        ``device`` (its name), ``identity`` (distinctive properties of the device; None on CPUs),
+        ``memory_gib``, ``cores`` (numbers of the cores that this process may use), ``threads``
+        (number of torch's threads), ``torch`` (version),
         ``start_seconds`` (from the start of the process, all imports included), ``graphs`` of the
         store and ``address`` on the interface (None if not requested), ``energy`` and
         ``node_energy`` (counters of the GCD and of the node; empty if there are none).
@@ -63,7 +64,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(device: str) -> dict[str, Any]:
-    """Describe the only device that this process sees: name, identity and memory [GiB]."""
+    """Describe the only device of torch's type ``device`` here: name, identity, memory [GiB]."""
     if device == "cpu":
         memory = psutil.virtual_memory().total
         return {
@@ -91,7 +92,7 @@ def _device(device: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> int:
-    """Open a store and read a graph of each split; return the total number of graphs."""
+    """Open the store at ``path`` and read a graph of each split; return its number of graphs."""
     with GraphStore.open(path, "random") as store:
         for name in store.splits:
             if len(store[name]):
@@ -105,12 +106,12 @@ _PLUGIN = "librccl-net.so"
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
-    """Measure how fast two joined ranks, in trainer processes, sum arrays by an all-reduce.
+    """Measure how fast this rank and another one, both joined, sum arrays by an all-reduce.
 
     Parameters
     ----------
     request
-        ``device`` for torch; ``interface`` on which nodes exchange data, None for one node.
+        ``device``, torch's type; ``interface`` between the nodes, None if there is only one node.
 
     Returns
     -------

@@ -51,15 +51,19 @@ class BatchInputs:
         return len(self.edge_columns) + self.edge_encodings
 
     def node_encodings(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return the atoms' positional encodings [n_atoms, encodings]; None if none are read."""
+        """Return the atoms' positional encodings [n_atoms, encodings] as ``dtype``.
+
+        The result is None if the network reads none.
+        """
         if not self.encodings:
             return None
         return _read(batch, "pe").view(-1, self.encodings).to(dtype)
 
     def edge_attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return the edge features that the network reads [n_edges, k]; None if it reads none.
+        """Return the edge features that the network reads [n_edges, k] as ``dtype``.
 
-        Columns of ``edge_attr`` come first, then the edges' positional encodings.
+        The result is None if the network reads none. Columns of ``edge_attr`` come first, then the
+        edges' positional encodings.
         """
         columns: list[Tensor] = []
         if self.edge_columns:
@@ -77,20 +81,26 @@ class BatchInputs:
         return torch.cat(columns, dim=1).to(dtype) if columns else None
 
     def graph_features(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return the features of each graph [n_graphs, graph_attr]; None if they are not read."""
+        """Return the features of each graph [n_graphs, graph_attr] as ``dtype``.
+
+        The result is None if the network reads none.
+        """
         if not self.graph_attr:
             return None
         # Collating may have concatenated the graphs' vectors to one long vector.
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Return the rows of atoms in one matrix per graph; None if no layer needs them."""
+        """Return the padding of the atoms to one matrix per graph; None if no layer needs it."""
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))
 
     def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
-        """Return atoms' positions and which graphs are periodic; None if no layer needs them."""
+        """Return a copy of ``positions`` [n_atoms, 3] in Å and a mask of non-periodic graphs.
+
+        The result is None if no layer reads positions.
+        """
         return space_of(batch, positions) if self.space else None
 
 

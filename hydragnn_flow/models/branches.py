@@ -11,11 +11,11 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import GraphBatch
 
 BRANCH_KEY = "dataset_name"
-"""HydraGNN's name of the key with the number of a graph's branch."""
+"""HydraGNN's key with the index of a graph's branch (heads of one data set)."""
 
 
 def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
-    """Return the number of each graph's branch (heads of its data set), int64 [n_graphs].
+    """Return the index of each graph's branch (heads of its data set), int64 [n_graphs].
 
     The result is None if the network has only one branch.
 
@@ -30,8 +30,8 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
     Raises
     ------
     InputError
-        If the graphs lack the key, or a number is out of range. On an accelerator the range is not
-        checked, because the host would have to wait; selecting with a wrong number fails there
+        If the graphs lack the key, or an index is out of range. On an accelerator the range is not
+        checked, because the host would have to wait; selecting with a wrong index fails there
         anyway.
     """
     if n_branches == 1:
@@ -51,16 +51,16 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
     """Return for every row (graph or atom) the output of its branch, [n, d].
 
-    All branches compute all rows. To compute only the rows of its graphs in each branch, the host
-    would have to wait for their number. Heads are small. A branch without graphs in a batch gets
-    zero gradients in this way, which data-parallel training waits for.
+    All branches compute all rows: heads are small, and the host would have to wait for the number
+    of rows of each branch. So a branch without graphs in a batch gets gradients of zero, which
+    data-parallel training waits for.
 
     Parameters
     ----------
     outputs
         Output of each branch for all rows, [n, d].
     branch
-        Branch of each row, int64 [n]; None if there is only one.
+        Index of the branch of each row, int64 [n]; None if there is only one branch.
     """
     if branch is None:
         return outputs[0]

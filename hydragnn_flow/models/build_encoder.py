@@ -1,4 +1,4 @@
-"""Build a model from HydraGNN's JSON and a store's manifest, and its encoder."""
+"""Build a model, with its encoder, from HydraGNN's JSON and a store's manifest."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build_encoder(
     config
         Checked configuration of the network.
     manifest
-        Manifest of the store whose graphs it will read.
+        Manifest of the store whose graphs the encoder will read.
     statistics
         Statistics of the training split, from :func:`dataset_statistics`.
 
@@ -96,12 +96,13 @@ def build_encoder(
 def dataset_statistics(architecture: Architecture, manifest: Manifest) -> DatasetStatistics:
     """Return the statistics of the training split that a network's layers need.
 
-    They come from the store, or from `Architecture.statistics` where that is given.
+    The degrees and elements come from `Architecture.statistics` if that is given, otherwise from
+    the store.
 
     Raises
     ------
     InputError
-        If the store's neighbour lists or edge features do not fit those that the network asks for.
+        If the network needs other neighbour lists or edge features than the store has.
     """
     _check_attributes(architecture, manifest)
     cutoff = architecture.radius or manifest.cutoff
@@ -159,7 +160,7 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
     Raises
     ------
     InputError
-        If the store's graphs lack one of these keys.
+        If the store's graphs lack one of these keys, or have it with another number of columns.
     """
     encodings = architecture.encodings
     reads_edges = properties_of(architecture.mpnn_type).edge_attributes
@@ -200,7 +201,8 @@ def _graph_attr(manifest: Manifest) -> int:
 def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: BatchInputs) -> None:
     """Wrap each layer of a stack, in place, in the modules that the architecture asks for.
 
-    From the inside these are normalisation, global attention, and conditioning on graph features.
+    From the innermost to the outermost, these modules are normalisation, global attention, and
+    conditioning on graph features.
     """
     kind = architecture.normalization or "none"
     if kind != "none" and not isinstance(stack.layers[0], Convolution):
@@ -266,13 +268,13 @@ def fusion_with_graphs(
 ) -> Join | None:
     """Return the layer that joins pooled and graph features in the mode fuse_pool, otherwise None.
 
-    A potential does not pool. There the layer follows the last message-passing layer, and the
-    result is None.
+    A potential does not pool. For a potential in this mode, the layer is appended in place to the
+    last message-passing layer of ``stack``, and the result is None.
 
     Raises
     ------
     InputError
-        If there are no graph outputs to fuse with.
+        If the mode is fuse_pool and a network that is no potential has no graph outputs.
     """
     architecture, size = config.Architecture, inputs.graph_attr
     if not size or architecture.graph_attr_conditioning_mode != "fuse_pool":
@@ -313,7 +315,8 @@ def build_model(
     Raises
     ------
     InputError
-        If the network needs something that the store lacks, or its engine cannot build it.
+        If the network needs something that the store lacks, or its engine (external library) cannot
+        build the network.
     """
     config = load_network(network)
     manifest = store if isinstance(store, Manifest) else store.manifest
@@ -339,7 +342,7 @@ def _build_here(config: HydraNetwork, manifest: Manifest) -> HydraModel:
 
 
 def _initialise(model: nn.Module) -> None:
-    """Draw the weights of linear layers with variance 1 / inputs (LeCun et al. 1998).
+    """Draw the weights of linear layers, in place, with variance 1 / inputs (LeCun et al. 1998).
 
     torch's default variance is a third of that, so signals shrink from layer to layer. Forces are
     derivatives of the remaining signal, and took epochs before they were learnt at all.
@@ -359,7 +362,7 @@ def _initialise(model: nn.Module) -> None:
 
 @torch.no_grad()
 def _mirror(weight: Tensor) -> None:
-    """Set the second half of the rows to the negative of the first.
+    """Set the second half of a weight's rows, in place, to the negative of the first half.
 
     A ReLU then passes one unit of each pair for any input (Balduzzi et al., arXiv:1702.08591).
     Otherwise a narrow layer with nearly constant inputs, such as pooled features, would begin with

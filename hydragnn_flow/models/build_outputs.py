@@ -29,8 +29,8 @@ def head_context(
     Raises
     ------
     InputError
-        If the store's graphs do not fit the types of heads, or lack branches (heads of one data
-        set).
+        If the store's graphs do not fit the types of heads, or the network's branches (each the
+        heads of one data set).
     """
     heads = architecture.output_heads
     places = manifest.keys["x"].rows
@@ -58,12 +58,12 @@ def check_branches(branches: int, manifest: Manifest, key: str = "output_heads")
     manifest
         Manifest of the store to check.
     key
-        Key of `Architecture` that sets the number, named in the error.
+        Key of `Architecture` that sets the number of branches, named in the error.
 
     Raises
     ------
     InputError
-        If the branches do not fit the store; it names the key.
+        If the graphs do not fit the branches; the message names ``key``.
     """
     if branches == 1:
         return
@@ -170,14 +170,14 @@ def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
 def build_potential(
     config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PotentialModel:
-    """Build a potential for a store of energies, and of forces and stresses if it has them.
+    """Build a potential for a store that has energies, and perhaps forces and stresses.
 
     Parameters are those of :func:`build_properties`.
 
     Raises
     ------
     InputError
-        If a potential cannot be learnt from the store's graphs, or not with these keys.
+        If the store's graphs or the network's keys do not permit a potential.
     """
     architecture = config.Architecture
     check_potential(config, manifest)
@@ -201,8 +201,8 @@ def build_potential(
 def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
     """Return the scales and the elements' reference energies of a potential's energy [eV].
 
-    The scale of a branch is the root mean square of its forces, or without forces the deviation of
-    its energies per atom.
+    The scale of a branch (heads of one data set) is the root mean square of the forces in its
+    graphs, or without forces the standard deviation of their energies per atom.
     """
     statistics = manifest.statistics.of_branches(config.branches)
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
@@ -216,7 +216,7 @@ def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
 
 
 def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> PotentialNoise | None:
-    """Return heads for the noise of the trained targets; None if the loss is no likelihood."""
+    """Return heads for the noise of the trained targets; None unless the loss is a likelihood."""
     if config.Training.loss_function_type != "GaussianNLLLoss":
         return None
     architecture = config.Architecture
@@ -236,7 +236,7 @@ def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
     Raises
     ------
     InputError
-        If it has none, but `stress_weight` is above 0.
+        If the store has no such stress, but `stress_weight` is above 0.
     """
     target, energy = manifest.targets.get(STRESS), manifest.targets["energy"].unit
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
@@ -287,7 +287,8 @@ def check_potential(config: NetworkConfig, manifest: Manifest) -> None:
     Raises
     ------
     InputError
-        If something is missing or in another unit; it names the key that needs it.
+        If a target, unit or feature does not fit; the message names the key of the network that
+        needs it.
     """
     architecture = config.Architecture
     if architecture.truncated_neighbours == "refuse":

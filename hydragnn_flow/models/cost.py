@@ -1,7 +1,8 @@
 """Cost of a training step of a network.
 
-For our own networks it is counted on tensors without values (device ``meta``). An engine's network
-may need values, so its operations are counted during a real step.
+For this package's networks the cost is counted on tensors without values (device ``meta``). The
+network of an engine (external library) may need values, so its operations are counted during a real
+step.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class NetworkCost:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
-    """Counter of kernels, operations of products, and bytes touched and kept.
+    """Context manager that counts kernel launches, products' operations, and bytes moved and held.
 
     If ``numbers`` is true, tensors have values and every operation is run. If it is false, tensors
     are on the device ``meta``, and shapes of repeated operations are looked up.
@@ -112,7 +113,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
 
 
 def _signature(values: Any) -> Any:
-    """Return operands as a dictionary key: a tensor by its shape, strides and dtype."""
+    """Return a hashable key for operands: a tensor counts by its shape, strides and dtype."""
     if isinstance(values, Tensor):
         return values.shape, values.stride(), values.dtype
     if isinstance(values, (tuple, list)):
@@ -121,7 +122,10 @@ def _signature(values: Any) -> Any:
 
 
 class _Memory:
-    """Sum of the living storages' sizes; torch frees them as it would free real ones."""
+    """Current and peak memory of the tensors of a step [bytes].
+
+    Torch frees storages without values when it would free real ones.
+    """
 
     def __init__(self) -> None:
         self.now = self.peak = 0
@@ -144,7 +148,19 @@ class _Memory:
 def _meta_batch(
     encoder: Encoder, atoms: int, edges: int, graphs: int, largest: int | None, finite: bool
 ) -> Any:
-    """Return a batch of a given size without values, with all keys that a network may read."""
+    """Return a batch without values, with all keys that a network may read.
+
+    Parameters
+    ----------
+    encoder
+        Encoder of the network that reads the batch.
+    atoms, edges, graphs
+        Total numbers of atoms, edges and graphs in the batch.
+    largest
+        Number of atoms of the largest graph; None for graphs of equal size.
+    finite
+        True if at least one graph is not periodic.
+    """
 
     def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -192,14 +208,14 @@ def network_cost(
 ) -> NetworkCost:
     """Count the cost of one training step of a model for a batch of a given size.
 
-    Nothing is computed and the model is not changed. It may be on the meta device itself (``with
-    torch.device("meta"): model = build_model(…)``), which saves drawing weights.
+    Nothing is computed and the model is not changed. The model may be on the meta device itself
+    (``with torch.device("meta"): model = build_model(…)``), which saves drawing weights.
 
     Parameters
     ----------
     model
-        Model from :func:`~hydragnn_flow.models.build_model` that was not built by an engine; for
-        those see :func:`probed_cost`.
+        Model from :func:`~hydragnn_flow.models.build_model` whose network no engine (external
+        library) has built; for a network of an engine, see :func:`probed_cost`.
     atoms, edges, graphs
         Total numbers of atoms, edges and graphs in the batch.
     largest
@@ -241,7 +257,8 @@ def probed_cost(
     """Measure the cost of a training step of a model that must be run, such as an engine's.
 
     The cost is extrapolated linearly from steps on two batches of the split, the larger one with
-    about 50,000 atoms and edges. The model's buffers and gradients change.
+    about 50,000 atoms and edges. The steps do not change weights, but they may change buffers,
+    clear gradients, and leave the model in training mode.
 
     Parameters
     ----------
@@ -250,7 +267,7 @@ def probed_cost(
     split
         Split of a store that the graphs are taken from.
     atoms, edges, graphs
-        Total numbers of these in the batch whose cost is estimated.
+        Total numbers of atoms, edges and graphs in the batch whose cost is estimated.
     """
     # Number of atoms and edges in the larger batch of a real step, and least number of graphs:
     # networks that normalise over the batch need two.

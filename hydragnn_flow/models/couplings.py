@@ -22,9 +22,9 @@ from hydragnn_flow.models.layers import pack_exact, unpack_exact
 Array = NDArray[np.float64]
 
 Monomial = tuple[int, ...]
-"""Product of feature components, as their numbers in ascending order.
+"""Product of feature components, as their indices in ascending order.
 
-Component m of degree l has the number l² + m."""
+Component m of degree l has the index l² + m."""
 
 
 class Table(nn.Module):
@@ -49,13 +49,13 @@ class Table(nn.Module):
 
 
 def components(degree: int) -> slice:
-    """Return the slice of one degree's 2 degree + 1 components among those of all degrees."""
+    """Return the slice of the components of ``degree`` among the components of all degrees."""
     return slice(degree**2, (degree + 1) ** 2)
 
 
 @cache
 def clebsch_gordan(first: int, second: int, degree: int) -> Array:
-    """Return the Clebsch-Gordan coefficients that couple two degrees to a third.
+    """Return the Clebsch-Gordan coefficients that couple ``first`` and ``second`` to ``degree``.
 
     Their shape is [2 first + 1, 2 second + 1, 2 degree + 1]. The product of independent factors
     with components of variance one has components of variance one.
@@ -70,7 +70,10 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
 
 
 def couple_to(first: int, second: int, degree: int) -> bool:
-    """Return whether two degrees have a product of the third, with the parity of harmonics."""
+    """Return whether features of degrees ``first`` and ``second`` have a product of ``degree``.
+
+    Only products with the parity of harmonics, (-1)^degree, count.
+    """
     return abs(first - second) <= degree <= first + second and _even(first, second, degree)
 
 
@@ -81,8 +84,8 @@ def _even(*degrees: int) -> bool:
 class SphericalHarmonics(nn.Module):
     """Real spherical harmonics of all degrees up to the highest, of mean square one on the sphere.
 
-    Each degree is the product of the one below with the direction. For a zero vector all but degree
-    zero vanish.
+    Harmonics of a degree are computed from those of the next lower degree and the direction. For a
+    zero vector all degrees except zero vanish.
 
     Parameters
     ----------
@@ -96,7 +99,11 @@ class SphericalHarmonics(nn.Module):
 
     @staticmethod
     def _step(degree: int) -> Array:
-        """Return the map from degree - 1 times direction, [(2 degree - 1) * 3, 2 degree + 1]."""
+        """Return the matrix that computes harmonics of ``degree`` from the next lower degree.
+
+        It maps products of harmonics of degree - 1 and components of the direction. Its shape is
+        [(2 degree - 1) * 3, 2 degree + 1].
+        """
         table = clebsch_gordan(degree - 1, 1, degree)
         # Along y, e3nn's polar axis, only the middle component is nonzero; it is the root of 2
         # degree + 1.
@@ -118,8 +125,8 @@ class SphericalHarmonics(nn.Module):
 def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomial], Array]:
     """Return all independent products of ``order`` factors of one feature, of a given degree.
 
-    These are the features of Batatia et al., arXiv:2206.07697, equation 10, without those that are
-    sums of others because factors commute.
+    The products are the features of Batatia et al., arXiv:2206.07697, equation 10, reduced to
+    linearly independent ones: some depend on each other because factors commute.
 
     Parameters
     ----------
@@ -160,7 +167,11 @@ Polynomial = dict[tuple[int, Monomial], float]
 
 
 def _trees(factors: Sequence[int], degree: int) -> list[Array]:
-    """Return all couplings of the factors from left to right, [2 l₁ + 1, …, 2 degree + 1] each."""
+    """Return all ways to couple factors, from left to right, to a product of ``degree``.
+
+    ``factors`` are the degrees l₁, l₂, … of the factors. Each coupling is a tensor of coefficients
+    [2 l₁ + 1, 2 l₂ + 1, …, 2 degree + 1].
+    """
     # Intermediate products may have either parity.
     trees = {factors[0]: [np.eye(2 * factors[0] + 1)]}
     for factor in factors[1:]:
@@ -175,7 +186,10 @@ def _trees(factors: Sequence[int], degree: int) -> list[Array]:
 
 
 def _polynomial(factors: Sequence[int], tree: Array) -> Polynomial:
-    """Return the polynomial that a coupling gives if all factors are the same feature."""
+    """Return the polynomial of the coupling ``tree`` if all factors are the same feature.
+
+    ``factors`` are the degrees of the factors.
+    """
     found: Polynomial = {}
     for *indices, component in np.argwhere(np.abs(tree) > 1e-12).tolist():
         places = zip(factors, indices, strict=True)

@@ -1,8 +1,9 @@
-"""Models around a network that an engine has built: checks, units, forces and stress.
+"""Models around a network that an engine (external library) has built.
 
-The engine's module gets a batch without labels, in the precision of its weights, and returns
-numbers of about one. Its outputs are checked in every call, because a wrong name or shape could be
-broadcast into a loss with another meaning.
+They check the network's outputs, convert units, and compute forces and stress. The network is a
+module that gets a batch without labels, in the precision of its weights, and returns numbers of
+order one. The outputs are checked in every call, because a wrong name or shape could be broadcast
+into a loss with another meaning.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ class Shape(NamedTuple):
 
 
 class EngineModel(Model):
-    """Base class of the models around an engine's network: for separate targets, for potentials.
+    """Base class of models whose network an engine (external library) has built.
 
     Parameters
     ----------
     engine
-        Name of the engine, for errors.
+        Name of the engine, used in error messages.
     network
         Module that the engine has built.
     targets
-        Keys of the batch that are hidden from the network, as they hold labels.
+        Keys of the batch with labels, which are hidden from the network.
     """
 
     def __init__(self, engine: str, network: nn.Module, targets: Sequence[str]) -> None:
@@ -68,9 +69,9 @@ class EngineModel(Model):
         self.targets = tuple(targets)
 
     def inputs(self, batch: GraphBatch) -> Any:
-        """Return a copy of a batch for the network, without labels and in its precision.
+        """Return a copy of a batch without labels, in the precision of the network's weights.
 
-        The copy is shallow: the network may replace its keys, but not overwrite their tensors.
+        The copy is shallow: the network may replace keys of the copy, but not overwrite tensors.
         """
         seen: Any = copy.copy(batch)
         for name in self.targets:
@@ -146,10 +147,10 @@ class EngineModel(Model):
         return features
 
     def is_of_encoder(self, name: str) -> bool:
-        """Return true for the name of a state-dict tensor of the encoder, false for any other.
+        """Return whether the state-dict tensor called ``name`` belongs to the encoder.
 
-        A module of the network is a head if the engine's ``head_names`` names it, and otherwise
-        part of the encoder.
+        A module of the network is a head if the network's attribute ``head_names`` names it, and
+        otherwise part of the encoder.
         """
         heads = getattr(self.network, "head_names", ())
         own = name.removeprefix(_NETWORK)
@@ -158,13 +159,13 @@ class EngineModel(Model):
     def read_weights(self, file: str | Path) -> dict[str, Tensor]:
         """Return the weights in a file of the engine, by tensor name in this model's state dict.
 
-        With these weights the network's outputs are in the data's units. So this model's own scales
-        are 1 in the result, and its means and reference energies 0.
+        With these weights the network's outputs are in the data's units. So the result has scales
+        of 1, and means and reference energies of 0.
 
         Raises
         ------
         InputError
-            If the engine reads no files of weights, or not this one.
+            If the network has no method ``read_weights``.
         """
         reads = getattr(self.network, "read_weights", None)
         if reads is None:
@@ -186,7 +187,8 @@ class EngineModel(Model):
 class EngineProperties(EngineModel):
     """Model of graph and node targets around an engine's network.
 
-    The network returns each target's distance from its mean, in units of its standard deviation.
+    The network returns each target's difference from the target's mean, in units of the target's
+    standard deviation.
 
     Parameters
     ----------
@@ -195,7 +197,8 @@ class EngineProperties(EngineModel):
     outputs
         Targets to predict, with their statistics.
     noise
-        True if the network also returns a number of any sign for the noise of each target.
+        True if the network also returns, for each target, numbers of any sign whose softplus is
+        the noise.
     """
 
     def __init__(
@@ -229,9 +232,9 @@ class EngineProperties(EngineModel):
 
 
 class EnginePotential(EngineModel, Potential):
-    """Potential around an engine's network: its energy, and forces and stress as gradients.
+    """Potential whose energy an engine's network computes, with forces and stress as gradients.
 
-    If the network also returns forces, these replace the gradient.
+    If the network also returns forces, they replace the gradient by positions.
 
     Parameters
     ----------
@@ -306,7 +309,9 @@ class EnginePotential(EngineModel, Potential):
 
 
 def build_with_engine(config: EngineNetwork, manifest: Manifest) -> EngineModel:
-    """Build a network by its engine, and the model around it, for a store.
+    """Build a network by its engine (external library), and the model around the network.
+
+    ``manifest`` is that of the store whose targets are to be learnt.
 
     Raises
     ------
@@ -383,7 +388,10 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _stress(virial: Tensor, cell: Tensor) -> Tensor:
-    """Return the Voigt-order stress [n_graphs, 6] from dE/dε [n_graphs, 9]; NaN without volume."""
+    """Return the stress in Voigt order [n_graphs, 6], given ``virial`` = dE/dε [n_graphs, 9].
+
+    The stress is NaN for a graph whose ``cell``, [3 n_graphs, 3] in Å, has no volume.
+    """
     volume = torch.linalg.det(cell.view(-1, 3, 3)).abs().unsqueeze(1)
     flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
     periodic = volume > 0

@@ -24,8 +24,8 @@ class Space(NamedTuple):
     Attributes
     ----------
     positions
-        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by them leaves out the layers
-        that read the vectors of edges.
+        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by this tensor does not include
+        the dependence of edge vectors on positions.
     finite
         Mask of graphs without a periodic direction, bool [n_graphs].
     any_finite
@@ -47,7 +47,7 @@ def space_of(batch: Any, positions: Tensor) -> Space:
 
 
 def any_finite(split: GraphSplit) -> bool:
-    """Return whether some graph in a sample of about a hundred from a split is not periodic."""
+    """Return whether any of about a hundred graphs, sampled from a split, is not periodic."""
     step = max(len(split) // 64, 1)
     return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
 
@@ -55,7 +55,7 @@ def any_finite(split: GraphSplit) -> bool:
 def finite_graphs(batch: Any) -> Tensor:
     """Return a mask of graphs without a periodic direction, bool [n_graphs].
 
-    It follows from the key ``pbc``. Without this key, a graph is periodic if an edge leads to
+    The batch's key ``pbc`` decides. Without this key, a graph is periodic if an edge leads to
     another periodic image.
     """
     pbc: Tensor | None = getattr(batch, "pbc", None)
@@ -68,12 +68,12 @@ def finite_graphs(batch: Any) -> Tensor:
 
 
 class Padding(NamedTuple):
-    """Rows of the atoms in one matrix per graph, all matrices as high as the largest graph.
+    """Arrangement of the atoms' rows in one matrix per graph, padded to the largest graph.
 
     Attributes
     ----------
     places
-        Row of each atom in the concatenated matrices, int64 [n_atoms].
+        Index of each atom's row in the concatenated matrices, int64 [n_atoms].
     present
         Mask of the rows that hold an atom, bool [n_graphs, largest].
     """
@@ -82,22 +82,22 @@ class Padding(NamedTuple):
     present: Tensor
 
     def pad(self, rows: Tensor) -> Tensor:
-        """Arrange [n_atoms, d] as [n_graphs, largest, d], with zeros where there is no atom."""
+        """Return ``rows`` [n_atoms, d] as [n_graphs, largest, d], zero where there is no atom."""
         padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
         return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Read [n_atoms, d] from [n_graphs, largest, d]."""
+        """Return the atoms' rows [n_atoms, d] of ``padded`` [n_graphs, largest, d]."""
         return padded.flatten(0, 1).index_select(0, self.places)
 
 
 def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
-    """Return the rows of a batch's atoms in one matrix per graph.
+    """Return the arrangement of a batch's atoms in one matrix per graph.
 
     Parameters
     ----------
     graph
-        Graph of each atom, ascending, int64 [n_atoms].
+        Index of each atom's graph, ascending, int64 [n_atoms].
     n_graphs
         Number of graphs in the batch.
     largest
@@ -114,8 +114,8 @@ def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
 def largest_graph(batch: Any) -> int:
     """Return the number of atoms in the batch's largest graph.
 
-    Code that collates a batch can set ``batch.largest_graph``. Otherwise atoms are counted, and the
-    host waits for an accelerator.
+    This is ``batch.largest_graph`` if the code that collated the batch has set it. Otherwise atoms
+    are counted, and the host waits for an accelerator.
     """
     known: int | None = getattr(batch, "largest_graph", None)
     if known is not None:
@@ -139,7 +139,7 @@ class GraphBatch(Protocol):
     edge_shifts: Tensor
     """Cartesian shift of the periodic image [n_edges, 3] in Å."""
     batch: Tensor
-    """Graph that each atom belongs to, int64 [n_atoms]."""
+    """Index of the graph that each atom belongs to, int64 [n_atoms]."""
 
     @property
     def num_graphs(self) -> int:
@@ -154,17 +154,17 @@ class Geometry:
     Attributes
     ----------
     sender, receiver
-        Atoms that each edge leads from and to, int64 [n_edges].
+        Indices of the atoms that each edge leads from and to, int64 [n_edges].
     vectors
         Vectors from the sender to the receiver's image [n_edges, 3] in Å.
     cutoff
         Edge length at which envelopes reach zero [Å].
     graph
-        Graph that each atom belongs to, int64 [n_atoms].
+        Index of the graph that each atom belongs to, int64 [n_atoms].
     n_graphs
         Number of graphs in the batch.
     elements
-        Atomic number of each atom, int64 [n_atoms]; None if the graphs have none.
+        Atomic number of each atom, int64 [n_atoms]; None if the graphs do not say it.
     attributes
         Edge features other than lengths [n_edges, k]; None if the network reads none.
     graph_attr
@@ -210,12 +210,12 @@ class Geometry:
 
     @cached_property
     def degree(self) -> Tensor:
-        """Number of incoming edges [n_atoms, 1]."""
+        """Number of incoming edges of each atom [n_atoms, 1]."""
         return self.sum_at_receiver(torch.ones_like(self.vectors[:, :1]))
 
     @cached_property
     def coordination(self) -> Tensor:
-        """Number of incoming edges weighted by their envelopes [n_atoms, 1]."""
+        """Sum of the envelopes of each atom's incoming edges [n_atoms, 1]."""
         return self.sum_at_receiver(self.envelope)
 
     def of_sender(self, nodes: Tensor) -> Tensor:
@@ -237,13 +237,16 @@ class Geometry:
         return sum_by(messages, self.sender, self.n_atoms)
 
     def moved(self, displacements: Tensor) -> Geometry:
-        """Return the geometry after atoms have moved by ``displacements`` [n_atoms, 3] in Å."""
+        """Return a copy with the edge vectors after atoms move by ``displacements``.
+
+        ``displacements`` are [n_atoms, 3] in Å.
+        """
         step = self.of_receiver(displacements) - self.of_sender(displacements)
         return replace(self, vectors=self.vectors + step)
 
 
 def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum the rows that share an index: [n, …] to [size, …].
+    """Sum the rows that share an ``index``, from 0 to size - 1: [n, …] to [size, …].
 
     The sum is at least in single precision. In the half precision of automatic mixed precision it
     would stop growing once it is some hundred times as large as the next term.
@@ -276,7 +279,7 @@ def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
     batch
         Batch whose edges and shifts are used, and whose positions are not.
     positions
-        Positions [n_atoms, 3] in Å; they determine the precision, and receive a gradient.
+        Positions [n_atoms, 3] in Å; they set the data type of the result, and gradients reach them.
     """
     sender, receiver = batch.edge_index[0], batch.edge_index[1]
     vectors = positions.index_select(0, receiver) - positions.index_select(0, sender)
@@ -299,8 +302,8 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
 
     A strain ε takes every edge vector v to (1 + ε) v. With the gradients g of an energy by these
     vectors, ``dE/dε = Σ g ⊗ v``. The stress is the symmetric part of this sum divided by the
-    volume, with ASE's sign: positive where the cell wants to shrink. It is NaN for graphs whose
-    cell has no volume, such as those that are not periodic in three directions.
+    volume, with ASE's sign: positive where the cell wants to shrink. The stress is NaN for a graph
+    whose cell has no volume, such as one that is not periodic in three directions.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Output heads: pooling and layers, to targets in the data's units, optionally with their noise."""
+"""Output heads: pooling and layers that lead to targets in the data's units, perhaps with noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HeadContext:
     places
         Number of atoms in every graph; None if graphs differ in size.
     convolutions
-        Function that returns message-passing layers of the network's type, from width and depth.
+        Function that returns message-passing layers of the network's type, given width and depth.
     """
 
     width: int
@@ -47,7 +47,10 @@ class HeadContext:
 
 
 class BranchHeads(nn.Module):
-    """Heads of one branch (one data set) at one level (graph or node).
+    """Base class of the heads of one branch (one data set) at one level (graph or node).
+
+    A subclass is constructed with HydraGNN's description of the heads, the number of components of
+    each output, and properties of the network.
 
     Attributes
     ----------
@@ -58,7 +61,7 @@ class BranchHeads(nn.Module):
     heads: nn.ModuleList
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Return the common input of all heads; here ``features`` [n, width] as they are."""
+        """Return the common input of all heads; by default ``features`` [n, width] unchanged."""
         return features
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
@@ -119,7 +122,7 @@ class ConvolutionHeads(BranchHeads):
 
 
 class PlaceHeads(BranchHeads):
-    """Node heads: a separate perceptron for each place in the order of a graph's atoms.
+    """Node heads: a separate perceptron for each place (position in the order of a graph's atoms).
 
     They suit graphs of equal size whose order of atoms has a meaning.
     """
@@ -142,8 +145,8 @@ class PlaceHeads(BranchHeads):
         Raises
         ------
         InputError
-            If a graph has another number of atoms. On an accelerator only the total is checked,
-            because the host would have to wait for more.
+            If a graph has another number of atoms than ``places``. On an accelerator only the total
+            is checked, because the host would have to wait for more.
         """
         if geometry.graph.device.type != "meta":
             self._check(geometry)
@@ -173,6 +176,13 @@ class PlaceLinear(nn.Module):
     """Linear layers, one for each place in a graph's order of atoms, as one batched product.
 
     Weights are drawn like those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
+
+    Parameters
+    ----------
+    places
+        Number of atoms in every graph.
+    wide, narrow
+        Numbers of input and output features.
     """
 
     def __init__(self, places: int, wide: int, narrow: int) -> None:
@@ -195,7 +205,10 @@ _NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHe
 def make_heads(
     head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
 ) -> BranchHeads:
-    """Return the heads that ``head`` describes for one branch; ``dims`` are their output sizes."""
+    """Return the heads of one branch, as ``head`` describes them.
+
+    ``dims`` are the numbers of components of the outputs.
+    """
     if isinstance(head, GraphHead):
         return GraphHeads(head, dims, context)
     return _NODE_HEADS[head.type](head, dims, context)
@@ -215,7 +228,7 @@ def _perceptrons(
 
 
 NOISE_SUFFIX = "_aleatoric_std"
-"""Suffix of the output with the standard deviation of a target's noise."""
+"""Suffix of a target's name in the name of the output with the standard deviation of its noise."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +240,7 @@ class Output:
     name
         Name of the target in the store.
     level
-        Level of its rows, ``graph`` or ``node``.
+        Level of the target's rows, ``graph`` or ``node``.
     mean, std
         Mean and standard deviation over the training structures, by branch and component, in the
         target's unit.
@@ -256,7 +269,7 @@ class BranchedHeads(nn.Module):
     context
         Properties of the network that heads depend on.
     noise
-        If true, each output has as many additional columns for its noise; if false, none.
+        If true, each output has twice as many columns, the second half for its noise.
     """
 
     places: Tensor | None
@@ -279,10 +292,9 @@ class BranchedHeads(nn.Module):
         return len(self.branches)
 
     def keep(self, branches: Collection[int]) -> None:
-        """Keep the heads of these branches and remove all others.
+        """Keep the heads of ``branches`` (indices) and remove all others in place.
 
-        Graphs of removed branches can no longer be computed. Parameters that remain keep their
-        names.
+        Graphs of removed branches can no longer be computed. Remaining parameters keep their names.
         """
         places = torch.full((len(self),), -1)
         for place, number in enumerate(sorted(branches)):
@@ -302,7 +314,7 @@ class BranchedHeads(nn.Module):
         geometry
             Geometry of the batch.
         branch
-            Branch of each row, int64 [n]; None if there is only one.
+            Index of the branch of each row, int64 [n]; None if there is only one branch.
         """
         if branch is not None and self.places is not None:
             branch = self.places.index_select(0, branch)  # -1 for a removed branch, which fails
@@ -367,7 +379,7 @@ class Rescale(nn.Module):
     def forward(self, raw: Tensor, branch: Tensor | None) -> dict[str, Tensor]:
         """Convert the output of a head [n, d], or [n, 2 d] with noise, to targets [n, d] by name.
 
-        ``branch`` is the branch of each row, int64 [n]; None if there is only one.
+        ``branch`` is the index of each row's branch, int64 [n]; None if there is only one branch.
         """
         # In the bfloat16 of automatic mixed precision, adding the mean would lose the rest.
         raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
@@ -382,7 +394,10 @@ class Rescale(nn.Module):
 
 
 def deviations(raw: Tensor) -> Tensor:
-    """Return positive deviations of noise, in units of the target's spread, for raw outputs."""
+    """Return positive standard deviations of noise, in units of the target's standard deviation.
+
+    ``raw`` is the output of a network, of any sign.
+    """
     # Smallest standard deviation of the noise, as a fraction of the target's spread. Without it
     # labels that repeat exactly would have unlimited likelihood.
     return functional.softplus(raw) + 1e-3
@@ -430,7 +445,11 @@ class Heads(nn.Module):
         return found
 
     def set_bias(self, value: float) -> None:
-        """Set the bias so that targets begin about ``value`` deviations above their mean."""
+        """Set the bias of the last layers to ``value``.
+
+        An untrained network's targets are then about ``value`` standard deviations above their
+        mean.
+        """
         self.branches.set_bias(value)
 
 

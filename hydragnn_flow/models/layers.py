@@ -26,14 +26,14 @@ from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 class GaussianBasis(nn.Module):
     """Basis of Gaussians of the edge length, with equally spaced centres from zero to the cutoff.
 
-    Their standard deviation is the spacing. Schütt et al., SchNet, arXiv:1706.08566.
+    Their standard deviation is the spacing of the centres. Schütt et al., SchNet, arXiv:1706.08566.
 
     Parameters
     ----------
     size
         Number of Gaussians, at least 2.
     cutoff
-        Centre of the last one [Å].
+        Centre of the last Gaussian [Å].
     """
 
     centres: Tensor
@@ -52,8 +52,8 @@ class GaussianBasis(nn.Module):
 class BesselBasis(nn.Module):
     """Spherical Bessel functions of order zero, √(2/c) sin(nπd/c) / d for n = 1 … size.
 
-    They have no envelope: each is zero at the cutoff c, but its slope is not. See
-    :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
+    Each function is zero at the cutoff c, but its slope is not, because no envelope is included;
+    see :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ class Normalization(nn.Module):
     """Normalisation: layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al.,
     arXiv:2009.03294) or none.
 
-    No kind mixes graphs. HydraGNN normalises over the batch, so what it learns depends on how a
-    batch is divided among ranks.
+    Each graph is normalised without regard to the others. HydraGNN normalises over the batch, so
+    what it learns depends on how a batch is divided among ranks (processes of a distributed job).
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation(name: str) -> nn.Module:
-    """Return a new activation module by HydraGNN's name, a key of ``ACTIVATIONS``.
+    """Return a new activation module; ``name`` is HydraGNN's name, a key of ``ACTIVATIONS``.
 
     Each `prelu` has a trainable slope of its own.
     """
@@ -181,8 +181,8 @@ class QuietLinear(nn.Linear):
     inputs, outputs
         Numbers of input and output features.
     gain
-        Factor of the initial weights that :func:`~hydragnn_flow.models.build_model` draws; below 1
-        for a small output.
+        Factor by which :func:`~hydragnn_flow.models.build_model` multiplies the initial weights;
+        below 1 for a small output.
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:
@@ -195,9 +195,10 @@ if TYPE_CHECKING:
 
 
 class EdgeReader(nn.Module):
-    """Reader of edge features (basis of the length, attributes) that networks are evaluated on.
+    """Reader of edge features: basis functions of the length, and attributes.
 
-    If edges have lengths alone, networks run at the knots of a spline and not on every edge.
+    Small networks, such as filters, take these features as input. If the length is the only input,
+    networks run at the knots of a spline, which is interpolated to the edges.
 
     Parameters
     ----------
@@ -225,14 +226,14 @@ class EdgeReader(nn.Module):
         self.basis = basis
         self.attributes = attributes
         self.size = attributes if basis is None else basis_size + attributes
-        """Number of input features of the functions; 0 if edges have no features."""
+        """Number of features of an edge; 0 if edges have none."""
         # Edges of equal length may have different attributes, so knots would not suffice.
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
     def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
-        """Return an evaluator of networks on the edges of a batch.
+        """Return an evaluator, which applies networks to the features of a batch's edges.
 
-        Every result is multiplied by ``factor`` [n_edges, 1], unless it is None.
+        It multiplies each network's output by ``factor`` [n_edges, 1], unless ``factor`` is None.
         """
         if self.knots is not None:
             assert self.basis is not None
@@ -249,7 +250,7 @@ class EdgeReader(nn.Module):
 
 @dataclass(frozen=True)
 class EdgeFunctions:
-    """Evaluator of networks on the features of edges, at knots if these are lengths alone.
+    """Evaluator that applies networks to edge features, or at spline knots if these are lengths.
 
     Attributes
     ----------
@@ -258,7 +259,8 @@ class EdgeFunctions:
     interpolation
         Spline from the knots to the edges; None if networks run on every edge.
     factor
-        Factor of the results [n_edges, 1]; None for no factor, or if the spline includes it.
+        Factor of a network's output at each edge [n_edges, 1]; None for no factor, or if the spline
+        includes it.
     """
 
     features: Tensor
@@ -282,7 +284,10 @@ class EdgeFunctions:
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Return a context in which operations keep their operands' precision, even under autocast."""
+    """Context manager: operations inside it keep their operands' precision, even under autocast.
+
+    ``device`` is a type of device, such as ``cuda``.
+    """
     available = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
 
@@ -290,7 +295,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 def gaussian_reader(
     architecture: Architecture, statistics: DatasetStatistics, *, lengths: bool = True
 ) -> EdgeReader:
-    """Return a reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
+    """Return a reader of edge features: `num_gaussians` Gaussians of the length, and attributes.
 
     Parameters
     ----------
@@ -307,9 +312,9 @@ def gaussian_reader(
 
 
 class Join(nn.Module):
-    """Linear map that joins features of atoms, or pooled ones, with the features of their graph.
+    """Sum of a linear map of node or pooled features and one of the features of their graph.
 
-    It serves the conditioning modes concat_node and fuse_pool.
+    The conditioning modes `concat_node` and `fuse_pool` use it.
 
     Parameters
     ----------
@@ -339,7 +344,9 @@ class Join(nn.Module):
 
 
 class FiLM(nn.Module):
-    """Scale and shift of node features by those of their graph. Perez et al., arXiv:1709.07871.
+    """Scale and shift of node features by learnt functions of the features of their graph.
+
+    Perez et al., arXiv:1709.07871.
 
     Parameters
     ----------
@@ -370,31 +377,31 @@ def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
 
 
 def pack_exact(values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
-    """Return numbers, or rows of them, as a buffer that casting the module does not round.
+    """Return the bits of float64 numbers, or of rows of numbers, as an int64 tensor.
 
-    ``module.float()`` and similar calls cast every floating-point buffer. The bits of a float64 in
-    an int64 buffer survive that, and checkpoints and broadcasts too.
+    As a buffer of a module this tensor stays exact. ``module.float()`` and similar calls would
+    round a floating-point buffer. Checkpoints and broadcasts also keep the bits.
     """
     return torch.tensor(values, dtype=torch.float64).view(torch.int64)
 
 
 def pack_by_branch(rows: Sequence[Sequence[float]]) -> Tensor:
-    """Return a row of numbers for each branch as a buffer that casting does not round.
+    """Return one row of numbers per branch (heads of one data set), packed by :func:`pack_exact`.
 
-    Its shape is [n_branches, d], or [d] for a single branch.
+    The shape of the result is [n_branches, d], or [d] for a single branch.
     """
     return pack_exact(rows if len(rows) > 1 else rows[0])
 
 
 def of_branch(values: Tensor, branch: Tensor | None) -> Tensor:
-    """Return for each row the values of its branch [n, d]; ``values`` [d] for a single branch.
+    """Return the values of each row's branch [n, d], or ``values`` [d] itself for a single branch.
 
     Parameters
     ----------
     values
         Values by branch [n_branches, d], or [d] for a single branch.
     branch
-        Branch of each row, int64 [n]; None if there is only one.
+        Index of the branch of each row, int64 [n]; None if there is only one branch.
     """
     return values if branch is None else values.index_select(0, branch)
 

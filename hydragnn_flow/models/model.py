@@ -55,7 +55,8 @@ class Encoder(nn.Module):
         batch
             Batch of graphs with the keys that the network reads.
         positions
-            Positions of its atoms [n_atoms, 3] in Å; their data type is that of the computation.
+            Positions of the batch's atoms [n_atoms, 3] in Å; the network computes in their data
+            type.
 
         Raises
         ------
@@ -68,7 +69,10 @@ class Encoder(nn.Module):
         return self.layers(nodes, geometry), geometry
 
     def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
-        """Return the edges and vectors of a batch with its atoms at ``positions`` [n_atoms, 3]."""
+        """Return edges, edge vectors and further inputs of layers for a batch.
+
+        Atoms are at ``positions`` [n_atoms, 3] in Å, not at those in the batch.
+        """
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
@@ -103,17 +107,21 @@ class Model(nn.Module):
         Raises
         ------
         InputError
-            If the network is an engine's that does not provide them.
+            If an engine (external library) has built the network, and its module does not provide
+            node features.
         """
         raise NotImplementedError
 
     def is_of_encoder(self, name: str) -> bool:
-        """Return true for the name of a state-dict tensor of the encoder, false for any other."""
+        """Return whether the state-dict tensor called ``name`` belongs to the encoder.
+
+        Tensors of output heads, and constants such as scales, do not.
+        """
         raise NotImplementedError
 
 
 class HydraModel(Model):
-    """Model whose encoder this package has built, and not an engine."""
+    """Model whose layers are this package's own, not those of an engine (external library)."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -126,7 +134,7 @@ class HydraModel(Model):
         return features
 
     def is_of_encoder(self, name: str) -> bool:
-        """Return true for a tensor name that starts with ``encoder.``, false for any other."""
+        """Return whether the state-dict tensor called ``name`` belongs to the encoder."""
         return name.startswith("encoder.")
 
 

@@ -1,4 +1,4 @@
-"""Interatomic potentials: an energy, its gradients are forces and stress, in a store's units."""
+"""Interatomic potentials: an energy, and its gradients as forces and stress, in a store's units."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PotentialNoise(nn.Module):
     Parameters
     ----------
     heads
-        Heads with one number per atom for each target.
+        Heads that return one number per atom for each target.
     scales
-        Deviation that corresponds to an output of about one, by target and branch: `energy` [eV] or
+        Standard deviation for a softplus of one, by target and then by branch: `energy` [eV] or
         `forces` [eV/Å].
     """
 
@@ -47,7 +47,8 @@ class PotentialNoise(nn.Module):
     ) -> dict[str, Tensor]:
         """Return standard deviations by output name, for the targets that have ``scales``.
 
-        That of the energy is [n_graphs, 1] in eV, float64; that of forces [n_atoms, 3] in eV/Å.
+        The deviation of the energy is [n_graphs, 1] in eV, float64; that of forces is [n_atoms, 3]
+        in eV/Å. ``branch`` is the index of each atom's branch, int64 [n_atoms], or None.
         """
         found = {}
         outputs = self.heads(nodes.detach(), geometry, branch)
@@ -65,14 +66,14 @@ class PotentialNoise(nn.Module):
 
 @dataclass(frozen=True)
 class EnergyUnits:
-    """Scales and reference energies that turn a network's output of about one into an energy.
+    """Scales and reference energies that turn a network's output, of order one, into an energy.
 
     Attributes
     ----------
     scales
-        Energy [eV] of an output of one, by branch.
+        Energy [eV] that an output of 1 means, by branch (heads of one data set).
     element_energies
-        Reference energy [eV] by branch and atomic number; missing ones are zero.
+        Reference energy [eV] by branch and atomic number; zero for a missing atomic number.
     number_column
         Index of the node feature with the atomic number.
     """
@@ -85,15 +86,15 @@ class EnergyUnits:
 class Potential(Model):
     """Base class of potentials: ``energy = scale * output + Σ element_energies[Z]``.
 
-    Scale and element energies belong to the branch of a graph. The second term, which can be
-    thousands of eV, is added in float64, so that the first loses no digits. A loss in float64 on
-    ``energy`` is therefore exact.
+    Scale and element energies belong to the branch (heads of one data set) of a graph. The second
+    term, which can be thousands of eV, is added in float64, so that the first term loses no digits.
+    A loss in float64 on ``energy`` is therefore exact.
     """
 
     scale: Tensor
     element_energies: Tensor
     stress: bool
-    """True to compute the stress too, for which the graphs need the key ``cell``, or false."""
+    """True if the stress is computed too, for which the graphs need the key ``cell``."""
 
     def keep_units(self, units: EnergyUnits) -> None:
         """Store scales and reference energies in buffers that stay float64."""
@@ -119,8 +120,8 @@ class Potential(Model):
 class PotentialModel(HydraModel, Potential):
     """Potential with an energy ``Σ scale * ε(node features) + Σ element_energies[Z]`` over atoms.
 
-    Scale and element energies belong to the branch of a graph. The first sum is computed in the
-    precision of the parameters, the second in float64.
+    Scale and element energies belong to the branch (heads of one data set) of a graph. The first
+    sum is computed in the precision of the parameters, the second in float64.
 
     A graph head acts on each atom before the sum, like a node head. HydraGNN applies it to the sum
     of the features, so that the energy of two equal cells differs from twice that of one.
@@ -130,13 +131,13 @@ class PotentialModel(HydraModel, Potential):
     encoder
         Encoder that computes node features.
     atomic_energy
-        Heads with one number per atom.
+        Heads that return one number per atom.
     units
-        Scale and reference energies that turn this number into an energy.
+        Scales and reference energies that turn this number into an energy.
     stress
         If true, compute the stress too, for which the graphs need the key ``cell``.
     noise
-        Heads of the noise of energies and forces; None if it is not learnt.
+        Heads of the noise of energies and forces; None if no noise is learnt.
     """
 
     def __init__(
@@ -217,9 +218,10 @@ _POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
 def energy_unit(text: str) -> str | None:
-    """Return one name for an energy unit in any spelling, such as ``hartree`` for ``Ha``.
+    """Return the canonical name of an energy unit in any spelling: ``hartree`` for ``Ha``.
 
-    The names are ev, mev, kcal/mol, kj/mol, hartree and rydberg; None stands for an unknown unit.
+    The names are ev, mev, kcal/mol, kj/mol, hartree and rydberg. The result is None for an unknown
+    unit.
     """
     return _ENERGIES.get(_plain(text))
 
@@ -227,7 +229,7 @@ def energy_unit(text: str) -> str | None:
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     """Return whether a unit may be the energy's unit per Å (forces) or per Å³ (stress).
 
-    Units are free text, so only units that are understood and wrong give false.
+    Units are free text, so the result is false only for a unit that is recognised as another one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Stacked networks: several networks of one shape that are computed together.
+"""Stacked networks: several networks of equal architecture that are computed together.
 
 A batch of graphs is one large graph of unconnected components. So the batches of several networks,
 concatenated, are one batch too. Everything that acts on rows of atoms and edges acts on all of them
@@ -29,14 +29,15 @@ from hydragnn_flow.models.mpnn.painn import Filter
 
 
 class StackedNetwork(nn.Module):
-    """Several networks of one shape as one, for their concatenated batches.
+    """Module that computes several networks of equal architecture on their concatenated batches.
 
-    Each network must have the same number of atoms, edges and graphs in the batch.
+    It has no weights until :meth:`put` sets them. The batches of all networks must have the same
+    numbers of atoms, edges and graphs.
 
     Parameters
     ----------
     network
-        One of the networks, which is not changed.
+        One of the networks, whose layers are copied; it is not changed.
     members
         Number of networks in the stack.
 
@@ -69,7 +70,11 @@ class StackedNetwork(nn.Module):
         self.network.register_parameter("precision", precision)
 
     def put(self, members: Sequence[Mapping[str, Tensor]]) -> None:
-        """Set all weights from each network's tensors by name; gradients flow back into these."""
+        """Set the weights of all networks in place.
+
+        ``members`` has a dict for each network, from parameter name to tensor. Gradients flow back
+        into these tensors.
+        """
         for name, (layer, attribute) in self._places.items():
             weights = [named[name] for named in members]
             if isinstance(layer, StackedLinear) and attribute == "weight":
@@ -85,7 +90,8 @@ class StackedNetwork(nn.Module):
 class StackedLinear(nn.Linear):
     """Linear layers of all networks: weight [members, inputs, outputs].
 
-    It is transposed relative to ``nn.Linear``, so that its gradient has the same memory order.
+    The weight is transposed relative to ``nn.Linear``, so that its gradient has the same memory
+    order.
     """
 
     members: int
@@ -117,7 +123,10 @@ class StackedEmbedding(nn.Embedding):
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return rows [members * n, width] by their numbers [members * n]."""
+        """Return the rows [members * n, width] with the indices ``input`` [members * n].
+
+        An index refers to the table of the network that its place belongs to.
+        """
         all_entries = self.members * self.num_embeddings
         first = torch.arange(0, all_entries, self.num_embeddings, device=input.device)
         entries = input.view(self.members, -1) + first[:, None]
@@ -171,7 +180,7 @@ class StackedPReLU(nn.PReLU):
 
 
 class StackedGINConvolution(GINConvolution):
-    """GIN's sums with an ε for each network [members, 1]."""
+    """GIN convolutions of all networks, with an ε for each network [members, 1]."""
 
     members: int
 

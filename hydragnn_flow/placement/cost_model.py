@@ -142,18 +142,18 @@ class Taken:
     evaluated: float
     """Number of graphs validated after an epoch, divided by the number of graphs in a step."""
     memory: float | None = None
-    """Measured over counted peak memory, both without the process; None if the process takes most
-    of the memory."""
+    """Measured peak memory divided by the counted one, both without the memory of the process; None
+    if the process takes most of the memory."""
     together: float = 1.0
     """Mean number of segments on its GCD while it ran, itself included; 1 if it was alone."""
     width: int = 1
-    """Number of GCDs it ran on."""
+    """Number of GCDs that the segment ran on."""
     joules: float | None = None
     """Energy of the segment, summed over its GCDs [J]; None if it was not counted."""
 
     @property
     def is_pack(self) -> bool:
-        """True if ``together`` is at least 1.5: it shared its GCD for most of the time."""
+        """True if ``together`` is at least 1.5: the segment shared its GCD most of the time."""
         return self.together >= 1.5
 
     @property
@@ -188,7 +188,7 @@ class Experience:
     """Logarithms of measured over predicted step times, for trials that had been measured
     before."""
     process_gib: float
-    """Most memory that a process takes before it has a model [GiB]."""
+    """Upper bound of the memory that a process takes before it has a model [GiB]."""
     packs: dict[str, list[Taken]] = field(default_factory=dict)
     """Recent co-located segments by message-passing type; kept here so that segments alone do not
     evict them."""
@@ -199,7 +199,7 @@ class Experience:
     def after(self, earlier: Experience) -> Experience:
         """Return these measurements merged with earlier ones, without duplicates.
 
-        Earlier ones come first. The last 16 of each message-passing type are kept.
+        Earlier measurements come first. The last 16 of each message-passing type are kept.
         """
         repeats = [one for one in earlier.repeats if one not in self.repeats]
         return Experience(
@@ -212,7 +212,7 @@ class Experience:
         )
 
     def without(self, earlier: Experience) -> Experience:
-        """Return the observations that ``earlier`` does not contain."""
+        """Return these measurements without those that ``earlier`` contains too."""
         return replace(
             self,
             segments=_less(self.segments, earlier.segments),
@@ -242,7 +242,7 @@ class CostModel:
     Attributes
     ----------
     process_gib
-        Most memory that a process takes before it has a model [GiB], as far as it is known.
+        Upper bound of the memory that a process takes before it has a model [GiB].
     rest_watts
         Power of a node outside its segments [W]; kept for later campaigns.
     """
@@ -278,7 +278,7 @@ class CostModel:
         kind
             Message-passing type of the network. Segments of one type have a correction in common.
         work
-            Counted cost of one training step.
+            Counted work of one training step.
         steps
             Number of training steps.
         width
@@ -372,7 +372,10 @@ class CostModel:
             self._new += 1
 
     def observe_process(self, peak_gib: float) -> None:
-        """Learn an upper bound of a process's memory from a peak [GiB] that includes it."""
+        """Lower the estimate of the memory that a process takes without a network.
+
+        It cannot exceed ``peak_gib``, the measured peak of a process with a network [GiB].
+        """
         # Processes differ by a tenth before they have a model.
         self._bound_process(1.1 * peak_gib)
 

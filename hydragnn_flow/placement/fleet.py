@@ -107,7 +107,7 @@ class Node:
 class Fleet:
     """GCDs of a campaign's nodes, with the segments on each and their expected ends.
 
-    The time of each change is independent of the number of running segments.
+    The time that a change takes does not depend on the number of running segments.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Fleet:
         return resident
 
     def end(self, resident: Resident, spots: Sequence[Spot], now: float) -> None:
-        """Remove a segment from those of its GCDs on which it has ended."""
+        """Remove a segment from ``spots``, the ones of its GCDs on which it has ended."""
         for spot in spots:
             gcd = self._nodes[spot.node].gcds[spot.gcd]
             gcd.count(now)
@@ -219,8 +219,8 @@ class Fleet:
         """Find the node with the fewest idle GCDs that still has ``width`` of them.
 
         Equally full nodes are ranked by their block (batch job): the fewest idle GCDs come first.
-        Reserved nodes are left out, and nodes that end too early for a segment of ``seconds``. None
-        if no node is suitable.
+        Reserved nodes are left out, and nodes whose batch job ends too early for a segment of
+        ``seconds``. None if no node is suitable.
         """
         for number in range(width, self.size + 1):
             blocks = [block for block, nodes in self._by_free[number].items() if nodes]
@@ -237,8 +237,8 @@ class Fleet:
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
         """Find a busy GCD that a segment of one GCD can join, with as few segments as possible.
 
-        Its memory and idle time suffice by estimate, and its node lasts long enough for a segment
-        of ``seconds``. None if there is no such GCD.
+        The GCD's memory and idle time suffice by ``estimate``, and its node lasts long enough for a
+        segment of ``seconds``. None if there is no such GCD, or sharing does not pay.
         """
         if not self.sharing_pays:
             return None
@@ -326,7 +326,10 @@ class Fleet:
 
 
 def lasts(host: Host, seconds: float, now: float) -> bool:
-    """Return whether a node lasts until a segment ends, or for the 180 s that make progress."""
+    """Return True if a node's batch job lasts for ``seconds``, or for 180 s if that is less.
+
+    In 180 s a segment makes progress.
+    """
     return host.ends - now >= min(seconds, SECONDS_TO_GET_FURTHER)
 
 

@@ -6,7 +6,7 @@ sizes. Once some dozens of such a family are counted, its other networks are int
 
 Rounding the sizes to the nearest factor of 1.25 and caching the result would be shorter, but saves
 nothing: of 360 random networks in the space of `configs/hydragnn_hpo.yaml` 358 would be counted.
-The interpolation estimates 88 of them, and nine in ten of its logarithms are within 0.24.
+The interpolation estimates 88 of the 360, and nine in ten of its logarithms are within 0.24.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COUNTED = ("flops", "bytes", "launches", "activation_bytes", "parameter_bytes",
 
 
 class WorkInterpolation:
-    """Interpolator of the work of a step, which counts networks until it is accurate enough.
+    """Estimator of the work of a step: counts networks until interpolation is accurate enough.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ class WorkInterpolation:
 class _Family:
     """Counted networks that differ only in their sizes.
 
-    A Gaussian process over the logarithms of the sizes is fitted to them, and again whenever there
-    are a quarter more. Its error is the leave-one-out error: Rasmussen and Williams, Gaussian
-    Processes for Machine Learning, equation 5.12.
+    A Gaussian process over the logarithms of the sizes is fitted to these networks, and again
+    whenever there are a quarter more. Its error is the leave-one-out error: Rasmussen and Williams,
+    Gaussian Processes for Machine Learning, equation 5.12.
     """
 
     def __init__(self, fewest: int) -> None:
@@ -92,12 +92,15 @@ class _Family:
             self._fit(np.array(self._sizes), np.array(self._logs))
 
     def covers(self, sizes: Array, beyond: float) -> bool:
-        """Return whether every size is within the range of the counted ones, or ``beyond`` it."""
+        """Return True if every size is within the range of the counted networks.
+
+        The range is extended at both ends by the fraction ``beyond`` of its length.
+        """
         far = beyond * (self._high - self._low)
         return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
     def interpolate(self, sizes: Array) -> Work:
-        """Interpolate the counted fields of the work."""
+        """Return the work for logarithms of sizes; fields that are not counted have defaults."""
         point = (sizes[None, self._columns] - self._shift) / self._scale
         work = np.expm1(self._mean + (self._kernel(point) @ self._weights)[0])
         found = dict(zip(_COUNTED, work.tolist(), strict=True))
@@ -122,7 +125,10 @@ class _Family:
                 self.error, self._weights = error, weights
 
     def _kernel(self, points: Array) -> Array:
-        """Gaussian of the distances from the counted points, four units long in each dimension."""
+        """Return a Gaussian of the distances between points and the counted points [n, n_counted].
+
+        Its length is four times the square root of the number of dimensions.
+        """
         squares = ((points[:, None] - self._points[None]) ** 2).sum(axis=2)
         kernel: Array = np.exp(-squares / (2 * 4.0**2 * max(1, points.shape[1])))
         return kernel
@@ -139,7 +145,7 @@ def _apart(shape: Any) -> tuple[str, list[float]]:
             sizes.append(math.log1p(value))
             return "size"
         if isinstance(value, list) and value and all(map(_is_size, value)):
-            # Widths of layers: their number and mean stand for them.
+            # Widths of layers are represented by their count and the mean of their logarithms.
             logs = [math.log1p(width) for width in value]
             sizes.extend([math.log1p(len(logs)), sum(logs) / len(logs)])
             return "sizes"

@@ -13,17 +13,17 @@ from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 
 
 class Room:
-    """Idle GCDs to assign, such that the communicating ranks of a segment are close.
+    """Idle GCDs to assign to segments, so that the communicating GCDs of a segment are close.
 
     A segment of one GCD goes to the node with the fewest idle GCDs, so that whole nodes stay for
     others. A segment of several GCDs goes to one node. A segment wider than a node goes to whole
     nodes of one block (batch job), or of several blocks if it is wider than a block. No segment
-    goes to a node whose batch job ends before it could make progress.
+    goes to a node whose batch job ends before the segment could make progress.
 
     Parameters
     ----------
     fleet
-        GCDs of all nodes. The caller registers assigned ones by :meth:`Fleet.begin`.
+        GCDs of all nodes. The caller registers assigned GCDs by :meth:`Fleet.begin`.
     now
         Current time [s], by the campaign's clock.
     most
@@ -46,15 +46,15 @@ class Room:
         Parameters
         ----------
         width
-            Number of GCDs that it needs.
+            Number of GCDs that the segment needs.
         seconds
-            Expected time of the segment on them [s].
+            Expected time of the segment on these GCDs [s].
 
         Returns
         -------
         list of Spot
-            The GCDs in the order of the ranks; None if they are busy or reserved for another
-            segment.
+            The GCDs in the order of the segment's ranks (processes); None if too few suitable GCDs
+            are idle and not reserved for another segment.
         """
         if width > self.free:
             return None
@@ -72,15 +72,17 @@ class Room:
         return self._fleet.shared(estimate, seconds, self._now)
 
     def reserve(self, width: int, is_late: bool) -> None:
-        """Reserve GCDs for a segment that cannot start now, unless there is a reservation.
+        """Reserve GCDs for a segment that cannot start now, unless the room has a reservation.
 
         Parameters
         ----------
         width
-            Number of GCDs that it needs. Those that are expected to be idle first are reserved.
+            Number of GCDs that the segment needs. The nodes that are expected to have them idle
+            first are reserved.
         is_late
             True to let no other segment start on the reserved nodes first, even one that should end
-            in time. The nodes with the most idle GCDs are then reserved, as that number only grows.
+            in time. The nodes with the most idle GCDs are then reserved, because the number of idle
+            GCDs on them only grows.
         """
         if self._kept is not None:
             return
@@ -155,7 +157,10 @@ class Room:
 
 @contextmanager
 def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
-    """Yield a :class:`Room` with these arguments; its reservation ends with the ``with`` block."""
+    """Context manager: yield a :class:`Room`, and release its reservation at the end.
+
+    The arguments are those of the class.
+    """
     room = Room(fleet, now, most)
     try:
         yield room
@@ -188,7 +193,10 @@ class _Reservation:
         return all(lasts(node.host, math.inf, now + self.seconds) for node in self.nodes)
 
     def lets(self, width: int, seconds: float) -> bool:
-        """Return whether another segment may start here without delaying the reserved one."""
+        """Return True if another segment may start here without delaying the reserved segment.
+
+        GCDs that it still occupies when the reserved segment starts are subtracted from ``spare``.
+        """
         if seconds <= self.seconds:
             return True
         if width > self.spare:
@@ -222,17 +230,17 @@ class Placeable:
     is_urgent: bool = False
     """True if the segment was cut short, and its progress is of no use before it continues."""
     keeps_gcd: bool = False
-    """True if no segment may join it on a GCD that was idle when it started."""
+    """True if no other segment may join the segment on the idle GCD on which it starts."""
     wider: tuple[Any, ...] = ()
     """Versions of the segment on more GCDs, used if that many are idle; the widest last."""
 
     def shapes(self: _Same) -> list[_Same]:
-        """Return the versions of the segment on each number of GCDs it may have, widest first."""
+        """Return the versions of the segment on more GCDs, the widest first, then the segment."""
         return [*reversed(self.wider), self]
 
     @property
     def seconds(self) -> float:
-        """Expected time that each of its GCDs will be busy [s]."""
+        """Expected time that each of the segment's GCDs will be busy [s]."""
         return self.estimate.seconds / self.width
 
 
@@ -261,16 +269,17 @@ def place(
     Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
     (1969)). Each gets an idle GCD, or as many neighbouring ones as it may have. When none is left,
     segments of one GCD join running ones where memory and computing time allow, on the GCD with
-    the fewest; one that fills a GCD keeps it to itself. As soon as a co-located segment ends,
-    another may take its place.
+    the fewest segments; a segment that fills a GCD keeps it to itself. As soon as a co-located
+    segment ends, another may take its place.
 
     Among the segments of several GCDs, the one that has waited longest goes before all that were
-    not cut short. If no node has enough idle GCDs, or no block enough idle nodes, it gets a
-    reservation of those that are expected to have them first. Segments that would not delay it
-    start there before it (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295), and elsewhere any.
+    not cut short. If no node has enough idle GCDs, or no block (batch job) enough idle nodes, it
+    gets a reservation of the nodes that are expected to have enough first. Other segments may start
+    on these nodes if they would not delay it (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295),
+    and on all other nodes.
 
-    No segment starves: one that has waited longer than the longest expected time goes before all
-    others except those that were cut short. If it needs several GCDs and has waited very long,
+    No segment starves: a segment that has waited longer than the longest expected time goes before
+    all others except those that were cut short. If it needs several GCDs and has waited very long,
     nothing overtakes it on the nodes reserved for it, whatever the estimates say.
 
     Parameters
@@ -289,7 +298,7 @@ def place(
     Returns
     -------
     placed, rest
-        Segments that start now, and the remaining segments.
+        Segments that start now with their GCDs, and the remaining segments.
     """
     patience = max((segment.seconds for segment in ready), default=0.0)
     if any(segment.width > 1 for segment in ready):

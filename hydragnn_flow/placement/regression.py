@@ -69,7 +69,8 @@ class Expected:
     freedom: float
     """Degrees of freedom of that distribution."""
     parts: Array
-    """Time of each term divided by their sum; terms that others hide are included."""
+    """Time of each term divided by the time of all terms [n_terms]. Hidden terms have a value here,
+    but hardly count in the time of all terms."""
 
 
 class Regression:
@@ -180,7 +181,10 @@ class Regression:
         return step
 
     def _table(self, cases: Sequence[Case]) -> tuple[Array, Array]:
-        """Return the terms of cases, and the columns on which their logarithms depend linearly."""
+        """Return the terms of cases [n_cases, n_terms], and the design matrix of their logarithms.
+
+        The matrix [n_cases, n_values] has the columns on which the logarithms depend linearly.
+        """
         rows = np.zeros((len(cases), len(self._values)))
         rows[:, 0] = 1.0
         for row, case in zip(rows, cases, strict=True):
@@ -190,7 +194,10 @@ class Regression:
         return np.array([case.terms for case in cases]), rows
 
     def _linear(self, terms: Array, rows: Array) -> tuple[Array, Array, Array]:
-        """Compute derivatives of the logarithms, the logarithms, and terms over their sums."""
+        """Linearise the logarithms of the times for the present values.
+
+        Return their derivatives, the logarithms, and each term divided by the time of all terms.
+        """
         sizes = terms * np.exp(self._values[self._factors])
         counted = sizes
         if self._hidden:

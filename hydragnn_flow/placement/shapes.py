@@ -25,7 +25,7 @@ Shapes = Callable[[Segment], Sequence[Segment]]
 def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
     """Yield useful numbers of GCDs for a segment, in increasing order.
 
-    They are powers of two within a node, then powers of two of whole nodes.
+    They are powers of two within a node, then the GCDs of one, two, four nodes and so on.
 
     Parameters
     ----------
@@ -50,8 +50,9 @@ def widened(
     """Let segments have more than one GCD, so that the last of them ends as early as possible.
 
     Repeatedly the segment that would end last gets its next larger number of GCDs. Where too few
-    are left for that, the next to last does, which frees its GCDs for the last one earlier. Once
-    the last can have no more, the others keep what they have: more would not help.
+    GCDs are left for that, the segment that would end next to last gets more, and so frees its GCDs
+    earlier. Once the segment that would end last can have no more GCDs, the others get none: that
+    would not help.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ def widened(
     Returns
     -------
     list of Segment
-        The same segments; those that may have more GCDs carry the versions up to that number.
+        The same segments in the same order. A segment that may have more GCDs has its versions up
+        to that number in :attr:`Placeable.wider`.
     """
     left = gcds - sum(segment.width for segment in ready)
     if left <= 0:
@@ -117,7 +119,7 @@ def to_place_anew(
     at_work
         Running segments that may have more GCDs.
     times
-        Function that returns the time of a whole segment for each number of GCDs.
+        Function that returns the time of a whole segment for each number of GCDs it may have.
     fleet
         GCDs of the campaign.
     now
@@ -146,10 +148,10 @@ def to_place_anew(
 
 
 def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
-    """Choose co-located segments to stop at a checkpoint, if sharing a GCD does not pay.
+    """Choose co-located segments to stop at a checkpoint; for use if sharing a GCD does not pay.
 
-    On each shared GCD the segment that would end last continues. So do segments that started, or
-    should end, within a minute.
+    On each shared GCD the segment that would end last continues. So do segments that started less
+    than a minute ago, or should end within a minute.
     """
     packs: defaultdict[Spot, list[Resident]] = defaultdict(list)
     for resident in at_work:
@@ -163,7 +165,7 @@ def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
 
 
 class _Idle:
-    """Idle GCDs by node, less those that were promised to segments."""
+    """Idle GCDs of each node, without GCDs that were promised to segments."""
 
     def __init__(self, fleet: Fleet, now: float) -> None:
         self._size, self.gcds = fleet.size, 0
@@ -177,7 +179,10 @@ class _Idle:
                 self._set(node.host.name, node.free)
 
     def take(self, width: int, resident: Resident) -> bool:
-        """Promise GCDs to a segment, its own included; return whether there are enough."""
+        """Promise ``width`` GCDs to a running segment, its present GCDs included.
+
+        Return False, and promise none, if there are too few.
+        """
         own = [
             spot.node
             for spot in resident.spots
@@ -195,7 +200,10 @@ class _Idle:
         return bool(taken)
 
     def _found(self, width: int) -> tuple[list[str], int]:
-        """Find nodes with ``width`` GCDs in total, and the number on each."""
+        """Return names of nodes with ``width`` idle GCDs, and the number of GCDs to take on each.
+
+        There are no names if too few GCDs are idle.
+        """
         if width <= self._size:
             fitting = (names for names in self._by_free[width:] if names)
             return [next(iter(names)) for names in islice(fitting, 1)], width

@@ -24,7 +24,7 @@ from hydragnn_flow.report.tables import percent
 
 Floats = NDArray[np.float64]
 Measures = Mapping[str, Any]
-"""Estimates by name, as `measures` of `ensemble.json` has them for a target."""
+"""Estimates by name of the measure, as in `measures` of `ensemble.json` for a target."""
 # forces_x, forces_y, forces_z; stress_xx, …, stress_xy; dipole_0, dipole_1, …
 _COMPONENT = re.compile(r"_([xyz]|xx|yy|zz|yz|xz|xy|\d+)$")
 # Columns of a predictions table that say what a structure is.
@@ -33,10 +33,11 @@ _ABOUT = ("file", "frame", "formula", "note")
 
 @dataclass(frozen=True)
 class TargetValues:
-    """Reference and predicted values of one target, its components laid end to end.
+    """Reference and predicted values of one target, its components concatenated.
 
-    All arrays are [n_values], in ``unit``. Values without a finite reference are left out. ``std``
-    is the predicted standard deviation, ``lo`` and ``hi`` are the ends of the calibrated interval.
+    All arrays are [n_values], in ``unit``. Values without finite reference and mean are left out.
+    ``mean`` is the prediction, ``std`` the predicted standard deviation, and ``lo`` and ``hi`` are
+    the ends of the calibrated interval.
     """
 
     name: str
@@ -50,7 +51,7 @@ class TargetValues:
 
     @property
     def label(self) -> str:
-        """Name with the unit in brackets."""
+        """Name of the target with the unit in brackets."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     @property
@@ -60,7 +61,7 @@ class TargetValues:
 
     @property
     def graphs(self) -> int:
-        """Number of structures the values belong to."""
+        """Number of structures that the values belong to."""
         return len(np.unique(self.graph_id))
 
     def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
@@ -84,9 +85,9 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
     Parameters
     ----------
     table
-        Predictions as an ensemble writes them.
+        Table of predictions as an ensemble writes it.
     names
-        Known names of targets. The components of others are recognised by endings such as `_x`.
+        Known names of targets. Components of other targets are recognised by suffixes such as `_x`.
     """
     columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
     bases = {c: c if c in names else _COMPONENT.sub("", c) for c in columns}
@@ -114,15 +115,16 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
 def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
     """Draw predicted against reference values with error bars of one standard deviation.
 
-    A lower panel shows the differences, where small error bars can be read. Of many values each
-    panel draws the largest errors and some of the others; the printed errors are of all.
+    A lower panel shows the differences, where small error bars can be read. If there are many
+    values, each panel draws those with the largest errors and some of the others. The printed
+    errors are those of all values.
 
     Parameters
     ----------
     target
         Values of the test split.
     measures
-        Errors of the target with intervals, printed above the figure.
+        Errors of the target with their confidence intervals, printed above the figure.
     """
     figure = style.new_figure(5.6, 6.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
@@ -150,14 +152,16 @@ def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> F
 
 
 def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
-    """Draw absolute errors against predicted standard deviations, and root mean squares in bins.
+    """Draw absolute errors against predicted standard deviations, with root mean squares in bins.
+
+    The root mean squares, of errors and of standard deviations, are those of :func:`binned`.
 
     Parameters
     ----------
     target
         Values of the test split.
     measures
-        Rank correlation of the target, printed above the figure.
+        Estimates of the target by name; the rank correlation is printed above the figure.
     """
     figure = style.new_figure(5.6, 5.2)
     axes = figure.add_subplot()
@@ -169,7 +173,7 @@ def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -
         axes.text(0.5, 0.5, "no deviations to compare errors with", ha="center", color=SOFT)
         axes.set_axis_off()
         return figure
-    # A few errors are nearly zero by chance; they stand on the lower edge.
+    # A few errors are nearly zero by chance; they are drawn on the lower edge.
     floor = max(float(positive.min()), float(positive.max()) * 1e-4)
     shown = np.maximum(error, floor)
     places = np.flatnonzero(drawn)
@@ -196,9 +200,10 @@ def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
     Parameters
     ----------
     targets
-        Values of the test split, of at least one target.
+        Values of at least one target on the test split.
     level
-        Intended coverage of the calibrated intervals, at which a diamond marks what each holds.
+        Intended coverage of the calibrated intervals. There, a diamond for each target marks the
+        fraction of values inside its intervals.
     """
     figure = style.new_figure(9.4, 5.0)
     axes = figure.add_subplot()
@@ -235,14 +240,17 @@ def worst_structures(
     targets
         Values of the test split.
     graphs, nodes
-        Predictions tables of graph and node targets, for name and number of atoms of structures.
+        Predictions tables of graph and node targets, which give origin and number of atoms of
+        structures; None if there are none.
 
     Returns
     -------
     pandas.DataFrame
-        ``target``, ``structure`` (``graph_id``), ``atoms``, ``|error|`` (of forces the mean of the
-        structure's components), ``largest``, ``deviation`` (root mean square) and ``|error| /
-        deviation`` of root mean squares: far above 1 where an error was not expected.
+        ``target``; ``structure`` (``graph_id``); number of ``atoms``; ``|error|``, the mean over
+        the structure's values; ``largest``, its largest absolute error; ``deviation``, root mean
+        square of its standard deviations; ``|error| / deviation``, root mean square error divided
+        by ``deviation``, far above 1 for an error that was not expected. Then the structure's
+        origin and note.
     """
     parts = []
     for target in targets:
@@ -272,7 +280,7 @@ def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
     target
         Predictions with standard deviations.
     nominal
-        Coverage intended for each interval, between 0 and 1 (exclusive), [n_intervals].
+        Intended coverage of each interval, between 0 and 1 (exclusive), [n_intervals].
     """
     # A value is inside from the z on that equals |error| / std: sort once, count for every z.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -287,12 +295,15 @@ def interval_coverage(target: TargetValues) -> float:
 
 
 def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
-    """Return root mean squares of standard deviations and of errors, [n_bins] each.
+    """Return root mean squares of standard deviations and of errors in bins, [n_bins] each.
+
+    A bin has values of similar standard deviation. There are at most ten bins, with at least five
+    values in each if there are as many.
 
     Parameters
     ----------
     error, std
-        Error and deviation of each value; bins, ten at most, hold at least five of similar ``std``.
+        Error and predicted standard deviation of each value, [n_values].
     """
     order = np.argsort(std, kind="stable")
     bins = np.array_split(order, max(1, min(10, len(order) // 5)))
@@ -301,7 +312,10 @@ def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
 
 
 def telling(worth: Floats, most: int) -> NDArray[np.int64]:
-    """Return at most ``most`` positions: a third of the largest values, the others even."""
+    """Return the indices of at most ``most`` values that are worth drawing.
+
+    A third of them have the largest ``worth``; the others are spread evenly over the rest.
+    """
     if len(worth) <= most:
         return np.arange(len(worth))
     order = np.argsort(-worth, kind="stable")
@@ -317,7 +331,10 @@ def _dots(axes: Axes, x: Floats, y: Floats) -> None:
 
 
 def _title(figure: Figure, target: TargetValues, measures: Measures, **names: str) -> None:
-    """Write measures with their intervals above a figure, where they hide no value."""
+    """Write measures with their intervals above a figure.
+
+    ``names`` maps the name of a measure to the words for it.
+    """
     known = {word: measures[name] for name, word in names.items() if name in measures}
     told = [f"{word} {with_interval(estimate)}" for word, estimate in known.items()]
     values = f"{len(target.reference):,} values in {target.graphs:,} structures"

@@ -1,4 +1,4 @@
-"""optuna-dashboard on a run that may still be going, without ever touching it."""
+"""optuna-dashboard on a run that may still be going, without any change to the run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 HOST = "127.0.0.1"
-"""Only this machine: the dashboard has no authentication."""
+"""Address on which the dashboard listens: only this machine, since it has no authentication."""
 _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
 def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer:
-    """Return a server of a run's dashboard, already listening; ``serve_forever`` starts it.
+    """Return a server of a run's dashboard that already listens; ``serve_forever`` starts it.
 
-    It reads the study's journal again as it grows, and never writes to it.
+    The server reads new records of the study's journal as they come, and never writes to it.
 
     Parameters
     ----------
@@ -55,14 +55,17 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
 
 
 def addresses(server: WSGIServer) -> tuple[str, str]:
-    """Return the dashboard's address for a browser here, and the `ssh` command for elsewhere."""
+    """Return the dashboard's address for a browser on this machine, and an `ssh` command.
+
+    The command forwards the port to another machine, where the same address then works.
+    """
     port = server.server_port
     tunnel = f"ssh -N -L {port}:{HOST}:{port} {socket.gethostname()}"
     return f"http://{HOST}:{port}/dashboard", tunnel
 
 
 class _Following(JournalFileBackend):
-    """Journal backend that reads complete records while another process appends others."""
+    """Journal backend that only reads; another process may append records at the same time."""
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         raise RuntimeError(_REFUSAL)
@@ -82,7 +85,7 @@ def _listening(app: WSGIApplication, port: int) -> WSGIServer:
 
 
 def _reading_only(app: WSGIApplication) -> WSGIApplication:
-    """Return the application with every request but GET and HEAD rejected, by a message."""
+    """Return the application wrapped so that every request but GET and HEAD gets status 403."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):

@@ -26,8 +26,9 @@ _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
 def errors_frame(summary: Summary) -> pd.DataFrame:
     """Return mean absolute errors with intervals: a row for the ensemble and for each member.
 
-    Further rows are the ensemble's change against the best single member, the fraction of values
-    inside its intervals, and the mean noise if heads predict it. Extensive targets are per atom.
+    Further rows are the relative change [%] from the best single member to the ensemble, the
+    fraction of values inside the ensemble's intervals, and the mean noise if heads predict it.
+    Errors of extensive targets are per atom.
     """
     targets = [*summary["errors"].values()]
     tested = [summary["test"][target["target"]] for target in targets]
@@ -39,7 +40,7 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
         rows.append([model_name(summary, key), weight, *errors])
     single = str(summary["best_member"])
     changes = [changed(target["change"][single]) for target in targets]
-    # Percent stand in the first column, so that errors and changes need no more than 23 characters.
+    # The unit % is in the first column, so that errors and changes need at most 23 characters.
     rows.append([f"against {short_name(single)}, %", "", *changes])
     held = [percent(of["coverage"]) for of in tested]
     rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
@@ -53,9 +54,9 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
 
 
 def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
-    """Return the ensemble's errors on each data set, their means, and the coverage of intervals.
+    """Return the ensemble's errors and coverage of intervals, a row for each data set.
 
-    None if there is only one data set.
+    A last row has the mean errors over data sets. The result is None if there is only one data set.
     """
     found: Mapping[str, Any] = summary.get("data_sets") or {}
     if not found:
@@ -73,8 +74,11 @@ def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
 
 
 def members_table(summary: Summary) -> pd.DataFrame:
-    """Return a row for each member: trial, why it was chosen, weight, errors, steps, GCDs, seconds,
-    and why it was not trained to its end."""
+    """Return a table of the members of the ensemble, a row each.
+
+    Its columns are trial, reason for the choice, weight, errors, graphs per step, learning rate,
+    training time [s], GCDs, and the reason why training ended early; empty columns are left out.
+    """
     table = pd.DataFrame(summary["members"], dtype=object)
     table = table.reindex(columns=_OF_MEMBERS, fill_value="").fillna("")
     table["gcds"] = [", ".join(map(str, gcds)) for gcds in table["gcds"]]
@@ -107,7 +111,7 @@ def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def measure_name(measure: str) -> str:
-    """Return the name of a measure for people, such as "90 % interval holds" for `coverage_90`."""
+    """Return a readable name of a measure, such as "90 % interval holds" for `coverage_90`."""
     kind, _, rest = measure.partition("_")
     if kind in ("coverage", "width"):
         return f"{rest} % interval {'holds' if kind == 'coverage' else 'width'}"
@@ -115,7 +119,7 @@ def measure_name(measure: str) -> str:
 
 
 def closing_table(summary: Summary) -> RenderableType:
-    """Return the tables of errors and the cost, which end a campaign in the terminal."""
+    """Return the tables of errors and sentences on the cost, shown at the end of a campaign."""
     structures = max((target["structures"] for target in summary["errors"].values()), default=0)
     title = f"Mean absolute errors on the test split: {structures:,} structures, 95 % intervals"
     tables = [terminal(errors_frame(summary), title)]
@@ -126,7 +130,11 @@ def closing_table(summary: Summary) -> RenderableType:
 
 
 def explained(summary: Summary) -> list[str]:
-    """Return sentences that explain the comparison and name targets on which a member errs less."""
+    """Return sentences on the comparison of errors.
+
+    The first explains the row `against`. The others name the targets on which a member errs less
+    than the ensemble.
+    """
     single = short_name(str(summary["best_member"]))
     sentences = [
         f"against {single}: change of the error from it, the best single model by validation data, "
@@ -147,7 +155,10 @@ def explained(summary: Summary) -> list[str]:
 
 
 def model_name(summary: Summary, key: str) -> str:
-    """Return a name for people of a model in `errors` of the summary, with its trial."""
+    """Return a readable name with trial, such as `member 3, trial 17`, for a model of the summary.
+
+    ``key`` is the key of the model in `errors`: the number of a member, or `ensemble`.
+    """
     if key == ENSEMBLE:
         return f"ensemble of {len(summary['members'])}"
     trials = [of["trial"] for of in summary["members"] if str(of["member"]) == key]
@@ -155,12 +166,12 @@ def model_name(summary: Summary, key: str) -> str:
 
 
 def short_name(key: str) -> str:
-    """Return a name for people of a model in `errors` of the summary, without its trial."""
+    """Return a readable name without trial, such as `member 3`, for a key as in `model_name`."""
     return f"member {key}" if key.isdigit() else key
 
 
 def with_interval(estimate: Estimate) -> str:
-    """Format an error and its interval, as "1.20 (1.10–1.31)"; the error alone if it has none."""
+    """Format an error and its interval, as "1.20 (1.10–1.31)"; the error alone without interval."""
     value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
     if value is None or lo is None or hi is None:
         return "" if value is None else number(value)
@@ -171,7 +182,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def changed(estimate: Estimate) -> str:
-    """Format a relative change and its interval in percent; empty if it is unknown."""
+    """Format a relative change and its interval in percent; empty if the change is unknown."""
     if estimate["value"] is None:
         return ""
     value, *ends = (

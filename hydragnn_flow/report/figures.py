@@ -1,4 +1,4 @@
-"""Figures of a run: the search as Optuna draws it, importance, learning curves, the GCDs' time."""
+"""Figures of a run: search, importance of parameters, learning curves, and use of the GCDs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hydragnn_flow.report.trials_frame import ranking, value_columns
 from hydragnn_flow.segment import SegmentResult
 
 FEWEST = 10
-"""Smallest number of trials for a statement."""
+"""Smallest number of trials for which importance is computed."""
 MANY = 50
 """Number of trials at which the best tenth are five; Optuna advises at least as many."""
 FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
@@ -41,13 +41,15 @@ FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
 def parameter_importance(
     study: Study, frame: pd.DataFrame, objective: int = 0, *, fanova: bool = False
 ) -> pd.DataFrame:
-    """Measure how far each parameter decides whether a trial is among the best (tenth, or five).
+    """Measure how far each parameter decides whether a trial is among the best.
 
-    This is PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's
-    values in the best trials and in all trials, each parameter by itself. A conditional parameter
-    is compared among the trials that have it, and counts by their fraction of both groups (Hasegawa
-    et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that the many that a rung
-    ended count too. By throughput, seconds or joules, trials that ran out of memory come last.
+    The best are a tenth of the trials, and at least five. The measure is PED-ANOVA (Watanabe et
+    al., arXiv:2304.10255): the divergence between a parameter's values in the best trials and in
+    all trials, each parameter by itself. A conditional parameter is compared among the trials that
+    have it, and counts by their fraction of both groups (Hasegawa et al., arXiv:2601.20800). Trials
+    are ranked by :func:`~hydragnn_flow.report.trials_frame.ranking`, so the many trials that ended
+    early at a rung count too. If the objective is throughput, seconds or joules, trials that ran
+    out of memory count as well, as the last.
 
     Parameters
     ----------
@@ -56,18 +58,20 @@ def parameter_importance(
     frame
         Table of the study, from :func:`hydragnn_flow.report.trials_frame.study_frame`.
     objective
-        Position of the objective by which trials are ranked.
+        Index of the objective by which trials are ranked.
     fanova
-        True to add fractions of variance (Hutter et al., ICML 2014). They are averages over the
-        whole space, so a parameter whose good value the sampler found early keeps its importance.
+        True to add fractions of variance (Hutter et al., ICML 2014). The fractions are averages
+        over the whole space, so a parameter whose good value the sampler found early keeps its
+        importance.
 
     Returns
     -------
     pandas.DataFrame
-        ``parameter``, ``importance`` [%, all together 100; all zero if nothing mattered],
-        ``trials`` that have it, the most important first. With ``fanova`` also ``variance``: the
-        fraction [%] that the parameter explains alone, of the logarithm of throughput, seconds or
-        joules, else of the place in the ranking; NaN where some trials lack it.
+        A row for each parameter, the most important first: ``parameter``; ``importance`` [%], 100
+        for all together, or 0 for each if no parameter mattered; number of ``trials`` that have the
+        parameter. With ``fanova`` also ``variance``: the fraction [%] of variance that the
+        parameter explains alone, of the logarithm of throughput, seconds or joules, else of the
+        position in the ranking; NaN if some trials lack the parameter.
 
     Raises
     ------
@@ -112,23 +116,28 @@ def parameter_importance(
 
 
 def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
-    """Return PED-ANOVA for a number of trials, the best tenth of which, at least five, are good."""
+    """Return a PED-ANOVA evaluator for a number of trials.
+
+    It compares the best tenth of the trials, at least five, with all.
+    """
     return PedAnovaImportanceEvaluator(target_quantile=max(0.1, 5 / trials))
 
 
 def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, str]) -> Study:
     """Copy a study in memory, with its trials marked as complete and given new values.
 
-    Optuna's evaluators and figures leave out pruned trials, which are most of a search with rungs.
+    Optuna's evaluators and figures leave out pruned trials, which are most trials of a search with
+    rungs.
 
     Parameters
     ----------
     study
         Trials of the search.
     values
-        Value that each trial gets, by number; trials without one are failed in the copy.
+        Value that each trial gets, by number of the trial; trials without a value get the state
+        failed in the copy.
     names
-        Name in the copy of each parameter to keep, by its dotted path.
+        Name that each parameter to keep has in the copy, by its dotted path.
     """
     copy = optuna.create_study()
     copy.add_trials(
@@ -160,10 +169,10 @@ def importance_table(importance: pd.DataFrame, title: str) -> Table:
 
 
 _COLOURS = (BLUE, BLUE, SKY, ORANGE, style.PURPLE, style.GREEN, RED, style.WINE, "white", "white")
-"""Colours of the causes, in their order."""
+"""Colours of the causes, in the order of `CAUSES`."""
 _HATCHES = {"at work": "...", "queue": "///", "away": "\\\\\\"}
 Curve = NDArray[np.float64]
-"""Epochs and validation errors, [n_epochs, 2]."""
+"""Epoch and validation error in each row, [n_epochs, 2]."""
 
 
 def history(
@@ -209,7 +218,7 @@ def history(
 
 
 def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure]:
-    """Draw which parameters decided, as far as there is data.
+    """Draw how parameters influenced the objective, and the Pareto front, if there are enough data.
 
     Parameters
     ----------
@@ -219,7 +228,8 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
     Returns
     -------
     dict
-        Figures ``importance``, ``slices`` (value by parameter) and ``pareto``; some may be missing.
+        Figures by name: ``importance``, ``slices`` (value against each parameter) and ``pareto``;
+        a figure without enough data is absent.
     """
     found: dict[str, Figure] = {}
     ranked, label = ranking(frame), objective_label(frame.attrs["objectives"][0])
@@ -248,7 +258,10 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
 
 
 def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
-    """Return a figure that Optuna draws, in the style of the others."""
+    """Return the figure that Optuna's function ``plot_<kind>`` draws, in the style of the report.
+
+    ``how`` are further arguments of that function.
+    """
     if "matplotlib.pyplot" not in sys.modules:
         mpl.use("agg")  # pyplot would look for a display
     from matplotlib import pyplot
@@ -274,9 +287,10 @@ def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
 
 
 def learning_curves(segments: Iterable[SegmentResult]) -> dict[tuple[str, int], Curve]:
-    """Return epochs and validation errors [n_epochs, 2] by kind and number of trial or member.
+    """Return learning curves by kind (``trial`` or ``member``) and number of the trial or member.
 
-    The error is the criterion. Of an epoch that was trained twice, the later error counts.
+    A curve has an epoch and the validation error (the criterion) in each row, [n_epochs, 2]. If an
+    epoch was trained twice, the later error counts.
     """
     curves: dict[tuple[str, int], dict[int, float]] = {}
     for s in segments:
@@ -288,14 +302,16 @@ def learning_curves(segments: Iterable[SegmentResult]) -> dict[tuple[str, int], 
 def trial_curves(
     frame: pd.DataFrame, segments: Iterable[SegmentResult], rungs: Sequence[int] = ()
 ) -> Figure | None:
-    """Draw validation errors of trials against epochs, the best five strong; None without any.
+    """Draw validation errors of trials against epochs, the five best trials in colour.
+
+    The result is None if no trial has an error.
 
     Parameters
     ----------
     frame
         Result of :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     segments
-        Segments of the run.
+        Results of the run's segments (jobs of training).
     rungs
         Epochs at which trials are judged.
     """
@@ -333,7 +349,7 @@ def trial_curves(
 
 
 def gcd_time_figure(frame: pd.DataFrame) -> Figure:
-    """Draw the number of GCDs over time, stacked by what they do: busy below, idle by cause above.
+    """Draw the number of GCDs over time, stacked by use: busy below, idle by cause above.
 
     Parameters
     ----------

@@ -31,16 +31,17 @@ HELD = {
     "no work": "idle: no work is ready",
     "tail": "idle: the tail, nothing more comes",
 }
-"""Causes of the time of GCDs whose nodes are there, and their meaning."""
+"""Uses and causes of idleness of the GCDs of nodes that are there, each with its meaning."""
 CAUSES = HELD | {
     "queue": "not there yet: work waits for nodes",
     "away": "nodes without work: given back or idle",
 }
-"""Causes with those of nodes that have not come yet, or have nothing to do."""
+"""The entries of `HELD`, and causes for the GCDs of nodes that have not come yet, or that have
+nothing to do."""
 _IDLE = ("gang", "ready", "no work", "tail")
 SECONDS_IDLE = 20.0
-"""A job whose nodes have nothing to do for longer is given back, so that from then on nobody knows
-whether a node without work is still there."""
+"""Time without work after which a node counts as ``away`` [s]. A batch job whose nodes have no work
+for longer is given back, so it is unknown whether such a node is still there."""
 
 
 def gcd_time(
@@ -48,25 +49,27 @@ def gcd_time(
 ) -> pd.DataFrame | None:
     """Account for the time of every GCD, from the first segment that could run to the last end.
 
-    A GCD with segments is busy for the sum of their predicted shares, at most wholly. Before a
-    segment begins to train, its GCDs start up. The rest is idle. The cause is ``gang`` or ``ready``
-    if a segment of several GCDs, or of one, waits although it could run. Otherwise it is ``tail``
-    if no more segments of the running kind will be sent, and ``no work`` if there will.
+    The busy fraction of a GCD is the sum of the fractions that were predicted for its segments, at
+    most 1. Between the moment at which a segment is sent and the beginning of its training, its
+    GCDs start up. A GCD without a segment is idle. The cause is ``gang`` if a segment of several
+    GCDs waits although it could run, and ``ready`` if a segment of one GCD does. Otherwise the
+    cause is ``tail`` if no more segments of the kinds that run will be sent, else ``no work``.
 
     Parameters
     ----------
     segments
-        Results of segments of trials and members. Of a live run also segments at work, as if they
-        ended now, and those that could run, without a node.
+        Results of segments (jobs of training) of trials and members. For a live run they include
+        segments at work, as results that end now, and segments that could run, without a node.
     to_come
-        Kinds (``trial``, ``member``) of which more segments will come.
+        Kinds (``trial``, ``member``) of segments of which more will be sent.
 
     Returns
     -------
     pandas.DataFrame or None
-        A row for each interval, by its beginning as Unix time [s]: its ``seconds``, whether it is a
-        ``pause`` in which nothing ran or could run and no time counts, and the number of GCDs by
-        each of :data:`CAUSES`. None if no segment has a node and a time.
+        A row for each interval, whose index is the Unix time [s] at which the interval begins: its
+        duration ``seconds``; ``pause``, True if it is a long interval in which nothing ran or could
+        run, for which no time counts; and the number of GCDs for each of :data:`CAUSES`. None if no
+        segment has a node and a duration.
     """
     timed = [s for s in segments if s.gcds and 0 < s.started <= s.ended]
     runs = pd.DataFrame(
@@ -91,7 +94,7 @@ def gcd_time(
     states = ["waiting", "several wait", "trial", "member", "alive"]
     frame = counts.iloc[:-1].reindex(columns=[*CAUSES, *states], fill_value=0.0)
     idle = len(runs[["node", "gcd"]].drop_duplicates()) - frame[[*CAUSES]].sum(axis=1)
-    # Before a node comes nothing is lost unless work waits for it.
+    # Before a node comes, its time is lost only if work waits.
     frame["queue"] = frame["queue"].where(frame["waiting"] > 0, 0.0)
     # While nothing runs at all, one phase has ended and the next has not begun.
     tail = frame["trial"] + frame["member"] > 0
@@ -108,7 +111,9 @@ def gcd_time(
 
 
 def spent(frame: pd.DataFrame) -> dict[str, float]:
-    """Return GCD-seconds by cause, without zeros, the largest first; GCDs not there come last.
+    """Return GCD-seconds by cause, the largest first; causes outside :data:`HELD` come last.
+
+    Causes without time are left out.
 
     Parameters
     ----------
@@ -121,12 +126,15 @@ def spent(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return GCD-hours, and share of the time of GCDs that were there [%], for each cause.
+    """Return GCD-hours and share [%] for each cause of :data:`CAUSES`.
+
+    The share is that of the time of all GCDs whose nodes were there. Causes outside :data:`HELD`
+    have no share.
 
     Parameters
     ----------
     frame
-        Result of :func:`gcd_time`. GCDs that were not there, or perhaps not, have no share.
+        Result of :func:`gcd_time`.
     """
     found = spent(frame)
     held = sum(found[cause] for cause in found if cause in HELD)
@@ -161,11 +169,14 @@ def gcd_time_sentence(frame: pd.DataFrame) -> str:
 
 
 _Span = tuple[float, float, str, float]
-"""Interval: begin and end as Unix times [s], name, and number of GCDs or segments."""
+"""Interval: beginning and end as Unix times [s], name, and number of GCDs or segments."""
 
 
 def _at_work(runs: pd.DataFrame) -> Iterable[_Span]:
-    """Yield intervals in which GCDs were at work or starting up."""
+    """Yield intervals in which GCDs were at work or starting up.
+
+    ``runs`` has a row for each segment and GCD.
+    """
 
     def change(at: str, sent: int, work: int) -> pd.DataFrame:
         busy = runs["busy"]
@@ -188,7 +199,10 @@ def _at_work(runs: pd.DataFrame) -> Iterable[_Span]:
 
 
 def _of_nodes(runs: pd.DataFrame, first: float, last: float) -> Iterable[_Span]:
-    """Yield intervals in which a node was not there yet, or had no work for 20 s."""
+    """Yield intervals in which a node was not there yet, or had no work for more than 20 s.
+
+    ``first`` and ``last`` are the Unix times [s] between which time counts.
+    """
     for _, own in runs.sort_values("sent").groupby("node"):
         size, held = float(own["gcd"].nunique()), own["ended"].cummax().to_numpy()
         begins = np.append(own["sent"].to_numpy()[1:], np.inf)
@@ -199,7 +213,10 @@ def _of_nodes(runs: pd.DataFrame, first: float, last: float) -> Iterable[_Span]:
 
 
 def _counts(spans: list[_Span]) -> pd.DataFrame:
-    """Return the sum of overlapping intervals by name, at each time at which one changes."""
+    """Return sums of the numbers of overlapping intervals, a column for each name.
+
+    There is a row for each time at which a sum changes.
+    """
     frame = pd.DataFrame(spans, columns=["time", "end", "name", "gcds"])
     ends = frame.assign(time=frame["end"], gcds=-frame["gcds"])
     changes = pd.concat([frame, ends]).groupby(["time", "name"])["gcds"].sum().unstack(fill_value=0)
@@ -207,7 +224,7 @@ def _counts(spans: list[_Span]) -> pd.DataFrame:
 
 
 def _sent(segment: SegmentResult) -> float:
-    """Return the Unix time at which a segment was sent [s]."""
+    """Return the Unix time at which a segment was sent to its node [s]."""
     return min(segment.started, segment.ended - (segment.away_seconds or 0.0))
 
 
@@ -225,9 +242,10 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``gcd_hours`` and ``node_hours``, in which a GCD, or any GCD of a node, was at work;
-        ``cpu_seconds``; ``joules`` of segments with counted energy (None without any), and
-        ``uncounted``, the number of others that ran; ``peak_memory_gib`` of a process.
+        ``gcd_hours``, in which GCDs were at work; ``node_hours``, in which any GCD of a node was;
+        ``cpu_seconds``; ``joules`` of segments whose energy was counted, None without such
+        segments; ``uncounted``, the number of other segments that ran; ``peak_memory_gib`` of the
+        largest process.
     """
     times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
@@ -258,8 +276,8 @@ def nodes_cost(run_directory: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``node_joules``, None if nothing counts them; ``counted_node_hours``, the time in which they
-        were counted; ``counters``, the names of the energy counters.
+        ``node_joules``, None if no counter measures them; ``counted_node_hours``, the node-hours in
+        which they were measured; ``counters``, the names of the energy counters.
     """
     found = read_node_energy(run_directory)
     return {
@@ -270,10 +288,10 @@ def nodes_cost(run_directory: Path) -> dict[str, Any]:
 
 
 def rest_watts(directory: RunDirectory) -> float | None:
-    """Return the mean power of a node beside what its segments use [W].
+    """Return the mean power of a node that none of its segments uses [W].
 
-    None if the energy of nodes, or of a segment, is unknown. It is unknown too if an ensemble was
-    set aside, as its members are no longer in the ledger.
+    The result is None if the energy of nodes, or of any segment, is unknown. This is also so if an
+    ensemble was set aside, as its members are no longer in the ledger.
     """
     found, own = read_node_energy(directory.path), cost_of(directory.results())
     if any(directory.path.glob(f"{directory.ensemble.name}.*")):
@@ -285,7 +303,7 @@ def rest_watts(directory: RunDirectory) -> float | None:
 
 
 def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
-    """Return a table of the cost of the trials, of the members, and of both, a row each."""
+    """Return a table of cost with three rows: trials, members, and both together."""
     rows = []
     for name, kinds in (("trials", ["trial"]), ("members", ["member"]), ("together", [])):
         own = [s for s in segments if not kinds or s.kind in kinds]
@@ -301,13 +319,13 @@ def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
 def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
     """Return a table of the segments that failed, a row per reason, the most frequent first.
 
-    Reasons that differ in numbers alone share a row, which shows the last.
+    Reasons that differ only in the numbers they mention share a row, which shows the last reason.
 
     Returns
     -------
     pandas.DataFrame
-        ``end`` (the status), ``reason``, number of ``segments``, ``GCD-hours`` they took, and
-        ``of``: their trials (0, …) and members (M0, …).
+        ``end`` (the status), ``reason``, number of ``segments``, ``GCD-hours`` that these segments
+        took, and ``of``: numbers of their trials (0, …) and members (M0, …).
     """
     groups = defaultdict[tuple[str, str], list[SegmentResult]](list)
     for segment in segments:
@@ -345,13 +363,13 @@ def cost_sentence(summary: Mapping[str, Any]) -> str:
 
 
 def energy(joules: float, uncounted: int) -> str:
-    """Return the energy of segments in words, with the number of uncounted ones."""
+    """Return the energy of segments in words, with the number of segments that were not counted."""
     told = _joules(joules)
     return f"{told}, {uncounted:,} segments not counted" if uncounted else told
 
 
 def energy_sentences(cost: Mapping[str, Any]) -> str:
-    """Return a sentence on the energy of a campaign's nodes and segments, as far as it is known.
+    """Return a sentence on the known energy of a campaign's nodes and segments.
 
     Parameters
     ----------
@@ -375,7 +393,10 @@ def _joules(joules: float) -> str:
 
 
 def _hours(places: Iterable[list[tuple[float, float]]]) -> float:
-    """Return the time that the intervals of each node or GCD cover, summed over these [h]."""
+    """Return the time that intervals cover, summed over places [h].
+
+    A place is a node or a GCD, with a list of intervals; times in which they overlap count once.
+    """
     seconds = 0.0
     for stretches in places:
         until = 0.0

@@ -1,4 +1,4 @@
-"""HTML page of a run and model card of an ensemble, from the files that are there."""
+"""HTML page of a run and model card of an ensemble, from the files in a run directory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def model_card(run_directory: Path, name: str) -> str:
     run_directory
         Directory of a finished run.
     name
-        Name of the directory that will hold the card.
+        Name of the directory that will contain the card.
     """
     folder = ensemble_folder(run_directory)
     summary = read_summary(run_directory)
@@ -99,7 +99,7 @@ def _symbols(numbers: Iterable[int]) -> str:
 
 
 def _given(values: Any) -> str:
-    """Return a section of a configuration as JSON, without keys whose value is None."""
+    """Return a section of a configuration as JSON, without the keys whose value is None."""
 
     def known(inner: Any) -> Any:
         if not isinstance(inner, dict):
@@ -123,9 +123,9 @@ class RunFiles:
     configuration: str
     """Text of `run.yaml`."""
     commands: list[str]
-    """Command lines of the run's drivers."""
+    """Command lines with which the run was started and continued."""
     versions: dict[str, str]
-    """Versions of the packages that matter, by name."""
+    """Versions of important packages, by name of the package."""
     manifest: dict[str, Any] | None
     """Manifest of the store; None until the data are prepared."""
     study: optuna.Study
@@ -133,12 +133,13 @@ class RunFiles:
     trials: pd.DataFrame
     """Trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
     segments: list[SegmentResult]
+    """Results of all segments (jobs of training)."""
     ensemble: dict[str, Any] | None
-    """`ensemble/ensemble.json`; None until the ensemble is finished."""
+    """Content of `ensemble/ensemble.json`; None until the ensemble is finished."""
     graphs: pd.DataFrame | None
-    """Predictions of the test split's graph targets."""
+    """Predictions of the test split's graph targets; None if there are none."""
     nodes: pd.DataFrame | None
-    """Predictions of the test split's node targets."""
+    """Predictions of the test split's node targets; None if there are none."""
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -147,7 +148,7 @@ def read_run(directory: Path) -> RunFiles:
     Raises
     ------
     InputError
-        If it is no run directory, or a complete file in it cannot be read.
+        If ``directory`` is not a run directory, or a file in it cannot be read.
     """
     config = RunDirectory(directory).config()
     values = read_yaml(directory / CONFIG)
@@ -192,12 +193,12 @@ def write_report(run_directory: Path) -> Path:
     Returns
     -------
     pathlib.Path
-        The page. It needs no other file and no network.
+        Path of the page, which needs no other file and no network.
 
     Raises
     ------
     InputError
-        If the directory is no run directory or holds a damaged file.
+        If the directory is not a run directory, or a file in it is damaged.
     """
     page = render(read_run(Path(run_directory)))
     path = RunDirectory(Path(run_directory)).report
@@ -247,7 +248,19 @@ def render(run: RunFiles) -> str:
 def pictures(
     run: RunFiles, targets: list[accuracy.TargetValues], coverage: float, spent: pd.DataFrame | None
 ) -> dict[str, list[Picture]]:
-    """Return the figures for which there are data, by section of the page."""
+    """Return the figures for which there are data, by section of the page.
+
+    Parameters
+    ----------
+    run
+        Content of the run directory.
+    targets
+        Test values of the targets.
+    coverage
+        Intended coverage of the calibrated intervals.
+    spent
+        Result of :func:`hydragnn_flow.report.gcd_time.gcd_time`.
+    """
     measures = (run.ensemble or {}).get("measures") or {}
     estimates = {name: of["measures"] for name, of in measures.items()}
     chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
@@ -269,7 +282,11 @@ def pictures(
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:
-    """Return the test split's targets, extensive ones per atom if numbers of atoms are known."""
+    """Return values of the test split's targets.
+
+    Extensive targets are divided by the number of atoms if there are node targets, whose table
+    gives that number.
+    """
     names = (run.ensemble or {}).get("test", {})
     graphs = accuracy.targets_of(run.graphs, names) if run.graphs is not None else []
     if run.nodes is None:

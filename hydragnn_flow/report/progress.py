@@ -41,11 +41,14 @@ class CampaignView:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the bars."""
+        """Print a line of text above the bars."""
         self.console.print(text, highlight=False)
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show how many units of a stage are done; outside a terminal, after each tenth."""
+        """Show how many units of a stage are done, with a note behind the bar.
+
+        Outside a terminal, a line is printed after each tenth of the ``total``.
+        """
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
@@ -59,7 +62,21 @@ class CampaignView:
     def search(
         self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Show the number of trials in each state, and the best value so far."""
+        """Show the number of trials in each state, and the best value so far.
+
+        Parameters
+        ----------
+        states
+            Number of trials by state; ``running`` includes trials that are ready or wait.
+        ready
+            Number of running trials whose next segment is ready to be sent.
+        waiting
+            Number of running trials that wait to be promoted.
+        best
+            Best value of the objective so far, or None.
+        total
+            Number of trials that the search will have.
+        """
         count = dict(states)
         words = [f"{count.pop('running', 0) - ready - waiting} running"]
         words += [f"{waiting} waiting"] if waiting else []

@@ -29,7 +29,7 @@ WORDS = {
     "exchanging": "exchanging gradients",
     "waiting": "waiting for other ranks",
 }
-"""Words for the parts of a training step."""
+"""Words for the parts of a training step; a rank is a process of the distributed job."""
 _ANSWERS = {
     "reading": "waits for data: keep the store in memory (data.mode), on the nodes' own disks, or "
     "give a step more graphs",
@@ -46,20 +46,20 @@ def shares(parts: Parts) -> dict[str, float]:
 
 
 def answer(profile: TrainingProfile) -> str:
-    """Return a sentence on the part that takes most of a training step, and what helps."""
+    """Return a sentence on the longest part of a training step, with a remedy."""
     name, share = max(shares(profile.parts).items(), key=lambda item: item[1])
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """Return a table of the parts of a training step [ms], and sentences about them.
+    """Return a table of the parts of a training step [ms], and sentences about these parts.
 
     Parameters
     ----------
     profile
         Profile of the training steps.
     nodes
-        Number of nodes that the GCDs belong to.
+        Number of nodes that the GCDs of the profile belong to.
     """
     parts = [
         (WORDS[name], 1e3 * getattr(profile.parts, name), f"{share:.0%}")
@@ -88,7 +88,7 @@ MEANINGS: dict[Kind, str] = {
 }
 """Words for the kinds of scaling."""
 FOLDER = "scaling"
-"""Folder of a run directory with its studies."""
+"""Name of the folder with scaling studies in a run directory."""
 _VERSION = 2
 _logger = logging.getLogger(__name__)
 
@@ -100,11 +100,11 @@ class Point:
     Attributes
     ----------
     gcds, nodes
-        Number of GCDs, and of the nodes that they belong to.
+        Number of GCDs, and number of the nodes that these GCDs belong to.
     batches
-        Number of batches in a training step: 1, or one for each GCD.
+        Number of batches in a training step: 1, or as many as GCDs.
     profile
-        Profile of the steps; None if it could not be measured.
+        Profile of the training steps; None if it could not be measured.
     fault
         Reason why nothing was measured; empty otherwise.
     """
@@ -128,11 +128,12 @@ class Study:
     Attributes
     ----------
     run, trial
-        Name of the run, and number of the trial whose network it is; None for the run's network.
+        Name of the run, and number of the trial whose network is measured; None for the network of
+        the run.
     site, device
-        Site and device of the measurement.
+        Name of the site, and device of the measurement.
     seconds
-        Time of a profile [s].
+        Duration of each profile [s].
     network
         JSON of the network, by which a study of another network is recognised.
     points
@@ -149,7 +150,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Name of the files of the study, without an ending."""
+        """Name of the files of the study, without suffix."""
         return self.site if self.trial is None else f"{self.site}-trial-{self.trial}"
 
     def path(self, run: Path) -> Path:
@@ -171,12 +172,18 @@ class Study:
         return sorted(found, key=lambda point: point.gcds)
 
     def efficiency(self, point: Point, kind: Kind) -> float:
-        """Return the throughput per GCD, divided by that on the fewest GCDs of this scaling."""
+        """Return the throughput per GCD at a point, divided by that on the fewest GCDs.
+
+        Only measured points of the same ``kind`` of scaling are compared.
+        """
         first = self.of(kind)[0]
         return (point.throughput / point.gcds) / (first.throughput / first.gcds)
 
     def with_point(self, point: Point) -> Study:
-        """Return the study with a point added; it replaces one of as many GCDs and batches."""
+        """Return a copy of the study with a point added.
+
+        The point replaces a point with the same numbers of GCDs and batches.
+        """
         key = (point.gcds, point.batches)
         others = tuple(one for one in self.points if (one.gcds, one.batches) != key)
         return replace(self, points=(*others, point))
@@ -190,12 +197,12 @@ class Study:
 
     @classmethod
     def read(cls, path: Path) -> Study:
-        """Read a study's file.
+        """Read a study from the file that :meth:`write` made.
 
         Raises
         ------
         InputError
-            If it is damaged or of another version.
+            If the file is damaged or of another version.
         """
         remedy = "delete it and measure again"
         values = read_json(path, remedy)
@@ -222,9 +229,9 @@ def scaling_table(study: Study) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``scaling``, ``GCDs``, ``nodes``, ``graphs`` of a step, time of a ``step`` [ms], ``speed``
-        [graphs/s], ``efficiency`` [%], the share of each part of the step [%], and the ``sum`` of
-        the parts [% of the same steps timed as a whole].
+        ``scaling`` (kind), number of ``GCDs`` and ``nodes``, ``graphs`` of a step, time of a
+        ``step`` [ms], ``speed`` [graphs/s], ``efficiency`` [%], the share of each part of the step
+        [%], and the ``sum`` of the parts [% of the same steps timed as a whole].
     """
     rows = []
     for kind in KINDS:
@@ -240,25 +247,29 @@ def scaling_table(study: Study) -> pd.DataFrame:
 
 
 def scaling_grid(study: Study) -> Table:
-    """Return the table of :func:`scaling_table` for a terminal of 80 columns."""
+    """Return the table of :func:`scaling_table` with short headings for 80 terminal columns."""
     names = {"reading": "read", "computing": "comp.", "exchanging": "exch.", "waiting": "wait"}
     table = scaling_table(study).round(dict.fromkeys(("efficiency", *WORDS, "sum"), 0))
     return terminal(table.rename(columns=names), caption="shares of a step, and their sum, in %")
 
 
 def verdicts(study: Study) -> list[str]:
-    """Return sentences on the numbers of GCDs that pay, and on those that were not measured."""
+    """Return sentences on how many GCDs are worth using, and on points that were not measured."""
     found = [_verdict(study, kind, study.of(kind)) for kind in KINDS]
     faults = [f"{_on(point)}: not measured: {point.fault}" for point in study.points if point.fault]
     return [*filter(None, found), *faults]
 
 
 def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
-    """Return a sentence on the number of GCDs beyond which half of their time is lost."""
+    """Return a sentence on the number of GCDs beyond which half of their time is lost.
+
+    ``points`` are the measured points of ``kind``, by number of GCDs; with fewer than two, the
+    sentence is empty.
+    """
     if len(points) < 2:
         return ""
     efficient = [study.efficiency(point, kind) for point in points]
-    # They do not pay where half of their time is lost.
+    # GCDs do not pay where half of their time is lost.
     pay = next((n for n, of in enumerate(efficient) if of < 0.5), len(points))
     at = min(pay, len(points) - 1)
     point, pays = points[at], points[pay - 1]

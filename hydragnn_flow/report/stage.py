@@ -1,4 +1,4 @@
-"""Stage of a run: its phase, what is planned and what came of it, at a glance in the terminal."""
+"""Stage of a run: its phase, planned and finished work, and their summary in the terminal."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Stage:
     phase: Phase
     trials: list[TrialRecord]
     results: list[SegmentResult]
+    """Results of the segments (jobs of training) that have ended."""
     planned_trials: int
     """Number of trials that `run.yaml` asks for; 0 if unknown."""
     planned_members: int
@@ -55,19 +56,19 @@ class Stage:
     trained: list[int]
     """Numbers of the members that are trained to their end."""
     failed: list[int]
-    """Numbers of the members that failed for good; trials next in line take their place."""
+    """Numbers of the members that failed for good; trials of the reserve take their place."""
     has_members: bool = True
     """True if the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
-    """Segments that run or could run now, as if they ended now."""
+    """Segments that run or could run now, as results that end now."""
     to_come: Collection[Kind] = ()
-    """Kinds of which more segments will come."""
+    """Kinds (``trial``, ``member``) of segments of which more will be sent."""
     study: optuna.Study | None = None
     """Study of the search; None before it begins."""
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
-        """Time of the GCDs by cause so far, as :func:`~hydragnn_flow.report.gcd_time.gcd_time`."""
+        """Table of what the GCDs did in their time so far; None if no segment has run."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
     def __str__(self) -> str:
@@ -85,7 +86,7 @@ class Stage:
 
 
 def stage_of(run_directory: Path) -> Stage:
-    """Return how far a run is, from its directory; nothing is written."""
+    """Read the stage of a run from its directory; nothing is written."""
     directory = RunDirectory(run_directory)
     values = recorded(directory.path)
     results, study = list(directory.results()), find_study(directory.path)
@@ -140,14 +141,14 @@ def stage_of(run_directory: Path) -> Stage:
 
 
 def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[str]:
-    """Return the smallest validation error of each target, with the trial or member that has it.
+    """Return, in words, the smallest validation error of each target, with its trial or member.
 
     Parameters
     ----------
     run_directory
-        Run directory, whose store knows the units.
+        Run directory, from whose store or ensemble the units are read.
     results
-        Segments of trials and members.
+        Results of segments (jobs of training) of trials and members.
     """
     best: dict[str, tuple[float, str]] = {}
     for result in results:
@@ -175,7 +176,22 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
 def _at_work(
     path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult], start: float
 ) -> list[SegmentResult]:
-    """Return the segments that run or could run, by what the driver, perhaps gone, last wrote."""
+    """Return the segments that run or could run, as results that end now.
+
+    They are read from the file `workers.json` that the driver last wrote. If that driver no longer
+    runs, they end at the time of the file.
+
+    Parameters
+    ----------
+    path
+        Run directory with the file.
+    trials
+        Records of the trials; a running trial that was not sent counts as one that could run.
+    results
+        Results of the segments that have ended.
+    start
+        Unix time at which the driver started [s].
+    """
     told = read_workers(path)
     try:
         driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}
@@ -237,7 +253,7 @@ def status_table(run_directory: Path) -> RenderableType:
 
 
 def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
-    """Yield lines on the last segments that could not use a checkpoint or failed, latest last."""
+    """Yield lines on the last segments that passed over a checkpoint or failed, the latest last."""
     for result in [r for r in results if r.passed_over][-_MOST_FAILURES:]:
         yield f"passed over: {result.kind} {result.number}: {_line(result.passed_over)}"
     failed = [r for r in results if r.status not in ("ok", "interrupted")]

@@ -33,15 +33,18 @@ class Picture(NamedTuple):
     """Picture of a figure, as the page embeds it."""
 
     source: str
-    """``data:`` address."""
+    """Content of the picture as a ``data:`` URL."""
     width: int
-    """Width in CSS pixels."""
+    """Width of the picture in CSS pixels."""
     of: str = ""
-    """Name of the target that it shows; empty if it shows no single one."""
+    """Name of the target that the picture shows; empty if it shows no single target."""
 
 
 def embed(figure: Figure, of: str = "") -> Picture:
-    """Convert a figure to a picture with a ``data:`` address: SVG, or PNG if that is large."""
+    """Convert a figure to a picture with a ``data:`` URL: SVG, or PNG if the SVG is large.
+
+    ``of`` is the name of the target that the figure shows, or empty.
+    """
     file, kind, pixels_per_inch = io.BytesIO(), "svg+xml", 96
     figure.savefig(file, format="svg", metadata={"Date": None})
     if file.tell() > 150_000:  # such a drawing opens more slowly than a picture of pixels
@@ -73,7 +76,7 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] = "both") -> None:
 
 
 def crowded(count: int, most: int) -> float:
-    """Return the factor by which marks and lines shrink if more than ``most`` are drawn."""
+    """Return the size factor of marks or lines: 1 for up to ``most``, less for a larger count."""
     return float(min(1.0, (most / max(count, 1)) ** 0.5))
 
 

@@ -22,9 +22,9 @@ SPLITS = {
     "calibrationset": "calibration",
     "testset": "test",
 }
-"""Splits of a store in words."""
+"""Words for the splits of a store, by name of the split."""
 SIMULATED_RUN = "Simulated: nothing was trained; times and errors are made up."
-"""Remark on a simulated run."""
+"""Remark that is shown with a simulated run."""
 
 
 COLUMNS = {
@@ -48,7 +48,7 @@ COLUMNS = {
     "speed": ("graphs/s", "graphs that all GCDs train in a second"),
     "sum": ("%", "time of the parts, of the same steps timed as a whole"),
 }
-"""Unit and meaning of the columns whose name alone does not say enough."""
+"""Unit and meaning of columns that their name alone does not explain, by name of the column."""
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d([^a-zA-Z]| to )*$|$")
 
 
@@ -61,7 +61,7 @@ class Heading(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Text of a table: headings, rows, and the number of rows left out."""
+    """Text of a table: headings, rows, and the number of rows that are left out."""
 
     headings: list[Heading]
     rows: list[list[str]]
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
 
 
 def shown(table: pd.DataFrame) -> Shown:
-    """Return the text of a table, its numbers written for people; rows beyond 500 are cut.
+    """Return the text of a table, with numbers as :func:`cell` formats them, of at most 500 rows.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def shown(table: pd.DataFrame) -> Shown:
 
 
 def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
-    """Return a table for the terminal.
+    """Return a table that rich prints in the terminal.
 
     Parameters
     ----------
     table
         Frame with plain names of columns.
     title, caption
-        Lines above and below the table.
+        Lines above and below the table; empty for none.
     """
     text = shown(table)
     # Text, not markup: a target may be named [like this].
@@ -110,7 +110,7 @@ def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
 
 
 def objective_label(name: str) -> str:
-    """Return the words and unit of an objective of `search.objectives`."""
+    """Return words, with the unit, for an objective of `search.objectives`."""
     words = {
         "val_error": "validation error",
         "val_loss": "validation loss",
@@ -123,7 +123,10 @@ def objective_label(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with three digits, whole numbers and thousands in full; empty for NaN."""
+    """Format a number with three significant digits; empty for NaN.
+
+    Below ten million, whole numbers and numbers from 1,000 on have all digits before the point.
+    """
     if math.isnan(value):
         return ""
     if abs(value) < 1e7 and (value == round(value) or abs(value) >= 1000):
@@ -132,7 +135,7 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a value of a table as text; empty if it is missing."""
+    """Format a value of a table as text; empty if the value is missing."""
     if isinstance(value, float):
         return number(value)
     return "" if value is None or str(value) == "<NA>" else str(value)
@@ -144,6 +147,6 @@ def percent(fraction: float) -> str:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the last key of each dotted path, or the whole path if two would be the same."""
+    """Return the last key of each dotted path, or the whole path if others end in the same key."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)]

@@ -1,4 +1,4 @@
-"""Trials of a run as a table: what was asked, what came of it, what it cost."""
+"""Trials of a run as a table: their parameters, results and cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEDGER |= dict.fromkeys(("joules", "started", "ended"), "float64")
 
 
 def trials_frame(run_directory: str | Path) -> pd.DataFrame:
-    """Return a table of the trials of a run, one row each, by number.
+    """Return a table of the trials of a run, one row each, in the order of their numbers.
 
     Parameters
     ----------
@@ -39,19 +39,21 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``trial``; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or ``waiting`` to
-        be promoted; ``reason`` of a failure; ``origin`` of a trial that another study made;
-        ``value`` of the objective, at its last rung if the trial did not reach its end; a column
-        per parameter, named by its dotted path, empty where its condition did not hold; from the
-        ledger ``rung`` reached, ``epochs``, ``seconds`` of training, the most ``gcds`` that trained
-        it at a time, ``joules`` where they were counted, ``started`` and ``ended``.
+        ``trial``, the number; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or
+        ``waiting`` to be promoted; ``reason`` of a failure; ``origin`` of a trial taken from
+        another study, else empty; ``value`` of the objective, at the last rung if the trial did not
+        reach its end; a column per parameter, named by its dotted path, empty for trials without
+        the parameter; from the ledger the ``rung`` reached, ``epochs``, ``seconds`` of training,
+        the largest number of ``gcds`` that trained the trial at a time, ``joules`` if they were
+        counted, ``started`` and ``ended`` (times in UTC).
 
-        With several objectives there is a column ``value.<objective>`` each, and ``pareto``: True
-        if no other trial is better in all of them. Under constraints there are ``feasible`` and
-        ``violation``: the sum of the excesses over limits.
+        With several objectives there are, instead of ``value``, a column ``value.<objective>`` for
+        each, and ``pareto``: True if the trial is on the Pareto front. With constraints there are
+        ``feasible``: True if the trial kept all limits, and ``violation``: the sum of the excesses
+        over limits.
 
-        ``attrs`` holds ``units`` of columns, the ``objectives``, and ``parameters``: the domain of
-        each (``choices``, or ``low``, ``high``, ``log``).
+        ``attrs`` holds the ``units`` of columns, the names of the ``objectives``, and
+        ``parameters``: the domain of each parameter (``choices``, or ``low``, ``high``, ``log``).
 
     Raises
     ------
@@ -62,7 +64,7 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
 
 
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
-    """Return a run's study from :func:`read_study`, and its table as in :func:`trials_frame`.
+    """Return a run's study as :func:`read_study` does, and its table as :func:`trials_frame` does.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
 
 
 def read_study(run_directory: Path) -> optuna.Study:
-    """Return a run's Optuna study, read into memory; changes do not reach the file.
+    """Return a run's Optuna study as a copy in memory; changes to it are not written to the file.
 
     Raises
     ------
@@ -104,16 +106,17 @@ def find_study(run_directory: Path) -> optuna.Study | None:
 def study_frame(
     study: optuna.Study, segments: Iterable[SegmentResult], objectives: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the table that :func:`trials_frame` describes, of any study.
+    """Return the table that :func:`trials_frame` describes, for any study.
 
     Parameters
     ----------
     study
         Trials of the search.
     segments
-        Segments of the run; those of trials count.
+        Results of the run's segments (jobs of training); only those of trials count.
     objectives
-        Names of the objectives; numbered if not given.
+        Names of the objectives. If there is not one for each objective of the study, a single
+        objective is called `value`, and several are called by their index.
     """
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state in WORDS]
     width = len(study.directions)
@@ -161,17 +164,24 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
 
 
 def signs(frame: pd.DataFrame) -> list[float]:
-    """Return 1 for each minimised objective and -1 for each maximised one [n_objectives]."""
+    """Return 1 for each objective that is minimised, and -1 for each that is maximised."""
     ways = map(direction_of, frame.attrs["objectives"])
     return [-1.0 if way == "maximize" else 1.0 for way in ways]
 
 
 def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
-    """Return the values of complete and pruned trials, best first, as TPE ranks them.
+    """Return the values of complete and pruned trials, best first, as the sampler TPE ranks them.
 
-    Complete trials, by value, come before pruned ones. A pruned trial that trained longer comes
-    first, at equal epochs the better value. Trials that broke a constraint come last, the least
-    violation first.
+    Complete trials, sorted by value, come before pruned ones. Pruned trials are sorted by epochs,
+    the most first, and by value if these are equal. Trials that broke a constraint come last,
+    sorted by violation.
+
+    Parameters
+    ----------
+    frame
+        Result of :func:`trials_frame`.
+    objective
+        Index of the objective whose values are returned.
 
     Returns
     -------
@@ -194,10 +204,11 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
 
 
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials ranked by value, as members are chosen.
+    """Return the rows of all trials sorted by value, the best first.
 
-    With several objectives the Pareto front comes first. Trials that broke a constraint come after
-    those that kept it, and last those that failed or have no value yet.
+    With several objectives the first one counts, and trials of the Pareto front come before others.
+    Trials that broke a constraint come after those that broke none. Trials that failed or have no
+    value yet come last.
     """
     columns = value_columns(frame.attrs["objectives"])
     keys = pd.DataFrame({"none": frame[columns[0]].isna() | (frame["state"] == "failed")})
@@ -210,7 +221,7 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of trials with their parameters and cost, the best first, for people.
+    """Return a readable table of trials with their parameters and cost, the best first.
 
     Parameters
     ----------
@@ -220,9 +231,9 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``trial``, ``state`` in words, a column per objective, a column per parameter that a trial
-        has, named by the last key of its path, ``epochs`` reached, ``seconds``, ``joules`` where
-        they were counted, and ``reason`` where one has failed.
+        ``trial``, ``state`` in words, a column per objective, a column per parameter that any trial
+        has, named by the last key of its path if that is unique, ``epochs`` reached, ``seconds`` of
+        training, ``joules`` if any were counted, and ``reason`` if any trial failed.
     """
     ranked = best_first(frame)
     objectives = frame.attrs["objectives"]
@@ -245,7 +256,7 @@ def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
     frame
         Result of :func:`trials_frame`.
     rows
-        Number of trials at most.
+        Maximum number of trials in the table.
     """
     table = trials_table(best_first(frame).head(rows)).drop(columns="reason", errors="ignore")
     counts = frame["state"].value_counts()
@@ -278,7 +289,10 @@ def _value(trial: FrozenTrial, objective: int) -> float | None:
 
 
 def _column(values: Sequence[Any]) -> pd.Series[Any]:
-    """Return a parameter's values in the narrowest type that allows gaps and suits Parquet."""
+    """Return a parameter's values as a series, in a type that allows gaps and that Parquet has.
+
+    Values of mixed types become strings.
+    """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pd.Series(values, dtype="boolean")

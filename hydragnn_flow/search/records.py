@@ -98,7 +98,7 @@ class Outcome:
 
 
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that this study asked for.
+    """Return the trials that a study has started itself.
 
     Trials of earlier studies, and enqueued ones that have not started, are left out.
     """
@@ -159,8 +159,8 @@ class Job:
 def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
     """Ask Optuna for a value of every parameter that exists in a trial.
 
-    A value that the study already has for the trial is kept. So a trial in whose suggestion a crash
-    came is completed rather than repeated.
+    A value that the study already has for the trial is kept. So a trial whose suggestion a crash
+    interrupted is completed rather than repeated.
 
     Parameters
     ----------
@@ -213,8 +213,8 @@ def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[st
         Domain of each parameter by dotted path. A parameter comes after those that its condition
         names.
     values
-        Value of each parameter by dotted path. Those of parameters that do not exist are ignored.
-        If a value is missing, no parameter exists whose condition names it.
+        Value of each parameter by dotted path. Values of parameters that do not exist are ignored.
+        A parameter whose condition names a parameter without a value does not exist.
     """
     existing: dict[str, Any] = {}
     for name, parameter in space.items():

@@ -141,7 +141,7 @@ class Ranking:
         """Numbers of trials that continued from this rung and have not failed since."""
 
     def enter(self, number: int, value: float) -> None:
-        """Add a trial and its value, of which less is better; only its first value counts."""
+        """Add a trial with its value (smaller is better); nothing changes if it has one already."""
         if number not in self._value:
             self._value[number] = value
             bisect.insort(self._ranked, (value, number))
@@ -189,7 +189,7 @@ class Rungs:
     * **stopping**: a trial continues if it is in the best ``1 / reduction_factor`` of those
       reported at the rung so far, its own value included, and stops otherwise. The first to arrive
       continues.
-    * **promotion**: every trial waits, and `promote` continues waiting ones that have come to be
+    * **promotion**: every trial waits, and `promote` continues waiting trials that have come to be
       in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
       that arrived among better ones continues later; in between it has to wait.
     * **hyperband**: the stopping rule in several brackets with separate rankings; bracket s skips
@@ -299,7 +299,7 @@ class Rungs:
         return "goes_on"
 
     def promote(self, closing: bool = False) -> tuple[int, int] | None:
-        """Choose a waiting trial to continue: the best one at the highest rung where one may.
+        """Choose a waiting trial to continue: the best trial of the highest rung where any may.
 
         Parameters
         ----------
@@ -314,7 +314,7 @@ class Rungs:
         tuple or None
             ``(number, rung)`` of the trial and the rung where it waited; None while no waiting
             trial is good enough. At least ``reduction_factor`` trials must have reached a rung
-            before one is.
+            before a trial continues from there.
         """
         rankings = self._rankings[0]
         for rung in range(len(rankings) - 2, -1, -1):

@@ -38,9 +38,9 @@ journal.json_to_distribution = cache(journal.json_to_distribution)  # type: igno
 
 
 def end_of(journal: Path) -> Path:
-    """Return the path of the file next to a journal that marks its end while no driver runs.
+    """Return the path of the file that marks the end of a journal while no driver runs.
 
-    It holds the checksum of the journal's last line.
+    The file lies beside the journal, and holds the checksum of the journal's last line.
     """
     return journal.with_name(f"{journal.name}.end")
 
@@ -107,7 +107,10 @@ class GroupCommitBackend(BaseJournalBackend):
             )
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Return the records that Optuna's storage has not read yet, each once."""
+        """Return the records that Optuna's storage has not read yet.
+
+        ``log_number_from`` is ignored.
+        """
         unread, self._unread = self._unread, ()
         return unread
 
@@ -132,15 +135,15 @@ class GroupCommitBackend(BaseJournalBackend):
         self._unread = logs
 
     def created(self, trial_id: int) -> None:
-        """Note the id that Optuna gave the trial which the last record creates."""
+        """Remember the id of the trial that the last appended record creates."""
         creation = self._pending[-1]
         assert isinstance(creation, dict)
         self._created[trial_id] = creation
 
     def fold_parameter(self, trial_id: int) -> None:
-        """Move a parameter, the last record, into the record that creates its trial.
+        """Move the last appended record, a parameter, into the record that creates its trial.
 
-        If that record is on disk already, the parameter stays a record of its own.
+        If the creating record is on disk already, the parameter stays a record of its own.
         """
         creation = self._created.get(trial_id)
         if creation is not None:
@@ -271,7 +274,10 @@ def read_journal(path: Path) -> JournalStorage:
 
 
 def read_trials(run_directory: str | Path) -> list[TrialRecord]:
-    """Return the trials that a run's search asked for, by number; empty before the search."""
+    """Return records of the trials that a run's search started, in the order of their numbers.
+
+    Empty before the search starts.
+    """
     path = Path(run_directory) / JOURNAL
     if not path.exists():
         return []

@@ -37,17 +37,17 @@ from hydragnn_flow.search.rungs import Rungs, Verdict
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
 BEGUN = "begun"
-"""User attribute set once a study has all trials of earlier searches: names of its objectives."""
+"""User attribute of a study: names of its objectives, set once all earlier trials were added."""
 LIMITS = "limits"
-"""User attribute of a study: limit of each constraint, by which its trials exceed or keep it."""
+"""User attribute of a study: limit of each constraint, from which excesses of trials count."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     """Add the ended trials of the searches that `search.warm_start` names to a new study.
 
     Only trials whose parameters lie in the space of this search are added. Their numbers come
-    before those of the study's own trials, and the limits of this search apply to them. They carry
-    their origin and never become members. The attribute `BEGUN` then marks the study as complete.
+    before those of the study's own trials, and the limits of this search apply to them. Each has
+    the attribute `ORIGIN`, and none becomes a member. At the end the attribute `BEGUN` is set.
 
     Raises
     ------
@@ -83,9 +83,15 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
 
 def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
-    """Enqueue configurations, values of some parameters by dotted path, as next trials.
+    """Enqueue configurations as the next trials of a study.
 
-    One that was enqueued before, even by an earlier driver, is skipped.
+    Parameters
+    ----------
+    study
+        Study that the driver writes.
+    configurations
+        Values of some parameters by dotted path. A configuration that was enqueued before, even by
+        an earlier driver, is skipped.
     """
     enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
     for parameters in configurations:
@@ -131,7 +137,7 @@ def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
 def _excess(
     trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
 ) -> dict[str, float]:
-    """Return by how much a trial of an earlier study exceeds each limit of this search."""
+    """Return the values of an earlier trial minus the limits of this search, by constraint."""
     before, excess = study.user_attrs.get(LIMITS, {}), {}
     for key, limit in config.constraints.items():
         if key not in trial.constraints:
@@ -249,7 +255,7 @@ class Search:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Records of all trials that were asked for, by number."""
+        """Records of all trials that were asked for, in the order of their numbers."""
         return [record_of(trial) for trial in own(self._study.get_trials(deepcopy=False))]
 
     @property

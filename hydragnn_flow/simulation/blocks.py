@@ -65,10 +65,10 @@ class VirtualClock:
         return appointment
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Let virtual time pass until a scheduled action puts an event into a queue; return it.
+        """Let virtual time pass until a scheduled action puts an event into a queue; return that.
 
-        None if no event comes within ``seconds``. While the campaign only polls for ended segments,
-        longer and longer times pass at once, until something happens.
+        The result is None if no event comes within ``seconds`` [s]. While the campaign only polls
+        for ended segments, longer and longer times pass at once, until something happens.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class VirtualClock:
             appointment.action()
 
     def _first(self) -> float:
-        """Time of the next scheduled action [s]; infinite if there is none."""
+        """Return the time of the next scheduled action [s]; infinite if there is none."""
         while self._coming and self._coming[0].action is None:
             heapq.heappop(self._coming)
         return self._coming[0].when if self._coming else math.inf

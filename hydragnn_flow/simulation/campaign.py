@@ -161,8 +161,8 @@ class Stage:
 def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
     """Return the power of a GCD that has segments [W], for a simulation.
 
-    It is the measured one, else that of the site's `watts`. Without both it is 1 W if energy is an
-    objective, which only needs ratios, else None.
+    It is the measured power, else that of the site's `watts`. If both are unknown it is 1 W if
+    energy is an objective, for which only ratios matter, else None.
 
     Parameters
     ----------
@@ -211,7 +211,8 @@ def play(
     conditions, seed
         Properties of the machine and seed, as in :func:`simulate`.
     curves
-        Function that returns the learning curves to use, given drawn ones; by default these.
+        Function that takes randomly drawn learning curves, and returns the curves to use; by
+        default the drawn ones.
     """
     directory = stage.directory
     config = _simulable(stage.config, keeps_selection=(directory.ensemble / SELECTION).exists())
@@ -278,7 +279,7 @@ def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
 
 @contextmanager
 def _owned(directory: RunDirectory, view: View) -> Iterator[str]:
-    """Mark a run directory as a simulation, lock it for this driver, and yield its token."""
+    """Context manager: mark a run directory as a simulation, lock it, yield the driver's token."""
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(directory.simulated, {})
     with sole_driver(directory.path) as token, driver_log(directory.path, view.say):

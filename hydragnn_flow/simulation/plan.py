@@ -25,6 +25,7 @@ from hydragnn_flow.placement import Experience, WorkInterpolation, measured_powe
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.records import suggest
+from hydragnn_flow.segment import EpochPlan, Start
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_watts
 from hydragnn_flow.simulation.truth import EstimatedTruth
@@ -80,8 +81,8 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
             number,
             TrialRecord(number, "running", parameters, None),
             rung=len(config.rungs) - 1,
-            until_epoch=config.num_epoch,
-            done_epochs=0,
+            start=Start(may_have_begun=False),
+            epochs=EpochPlan(until_epoch=config.num_epoch),
             width=config.gcds(parameters),
         )
     except StoreError:
@@ -137,7 +138,7 @@ def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> l
 
 
 class Quiet:
-    """Progress display that shows how many simulations are done, and nothing of each."""
+    """Progress display that shows the number of finished simulations, and nothing of each."""
 
     def __init__(self, view: View, total: int) -> None:
         self._view, self._total, self._done = view, total, 0
@@ -160,7 +161,7 @@ class Quiet:
 
 
 class Planner:
-    """Survey of a search space, and simulations of its campaign.
+    """Planner of a campaign: surveys its search space, and simulates the campaign.
 
     Parameters
     ----------
@@ -209,10 +210,11 @@ class Planner:
             return survey(context, 200, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
-        """Simulate the campaign repeatedly, and on other numbers of nodes.
+        """Simulate the campaign repeatedly, and once each on half and twice the number of nodes.
 
         Estimates may be wrong for all trials alike. Each simulation assumes another such error, at
-        even quantiles of its distribution; those on half and twice the nodes the middle one.
+        evenly spaced quantiles of its distribution. On other numbers of nodes the error is the
+        middle one of these.
 
         Parameters
         ----------
@@ -224,7 +226,8 @@ class Planner:
         Returns
         -------
         tuple
-            Summaries of these simulations [draws]; and one summary by number of nodes.
+            Summaries of the simulations with the site's own nodes, [draws]; and a summary for each
+            number of nodes, by that number.
         """
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
@@ -269,6 +272,9 @@ class Planner:
 
 
 def _with_nodes(site: Site, nodes: int) -> Site:
-    """Return the machine with another number of nodes, in as many batch jobs if possible."""
+    """Return the machine with about ``nodes`` nodes, in the same number of batch jobs if possible.
+
+    The number of nodes is a multiple of the number of batch jobs.
+    """
     blocks = min(site.blocks, nodes)
     return replace(site, nodes=nodes // blocks * blocks, blocks=blocks)

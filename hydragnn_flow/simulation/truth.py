@@ -51,7 +51,7 @@ class Cost:
     graphs_per_step: float = 0.0
     """Mean number of graphs in a training step over all ranks; 0 if unknown."""
     status: Status = "ok"
-    """Status with which it ends, unless its node or batch job interferes."""
+    """Status with which the segment ends, unless its node or batch job ends before."""
 
 
 class Truth(Protocol):
@@ -71,17 +71,17 @@ def draws(seed: int, *of: int | str) -> np.random.Generator:
 class DrawnTruth:
     """Machine whose rates and constants are drawn by a seed, independently of the cost model.
 
-    The work of a step is counted as by the campaign. The machine does it at its own rates, with a
-    constant for each message-passing type and one for each trial. Over several GCDs the arithmetic
-    is divided, and the launches of operations are not; ranks exchange gradients and wait for the
-    slowest.
+    The work of a step is counted as in the campaign. The machine does the work at its own rates,
+    with a random factor for each message-passing type and another for each trial. Several GCDs
+    divide the arithmetic, but not the launches of operations; ranks exchange gradients and wait for
+    the slowest rank.
 
     Parameters
     ----------
     estimator
-        Estimator that counts the work of networks; its experience is not used.
+        Estimator that counts the work of networks; its measured costs are not used.
     site
-        Machine around whose guessed rates the true ones are drawn.
+        Site whose guessed rates are the centre of the drawn ones.
     seed
         Seed of the random numbers.
     """
@@ -93,7 +93,7 @@ class DrawnTruth:
         self._types: dict[str, float] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Cost of the segment that a rank belongs to."""
+        """Return the cost of the segment that a rank belongs to."""
         work, steps, slower, larger = self._of_trial(rank.segment)
         gcd, width = self._site.node.gcd, rank.world
         micro_batches = rank.segment.network.Training.accumulation_steps
@@ -110,10 +110,10 @@ class DrawnTruth:
         # Ranks, whose times differ by some 3 %, wait for the slowest in every step.
         slowest = math.exp(0.03 * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
-        if rank.segment.budget is not None and rank.segment.budget[0] == "seconds":
-            each = rank.segment.budget[1] / rank.segment.network.Training.num_epoch
+        if rank.segment.epochs.budget is not None and rank.segment.epochs.budget[0] == "seconds":
+            each = rank.segment.epochs.budget[1] / rank.segment.network.Training.num_epoch
             steps = max(1, round(each / (step * width)))
-        graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.batches)
+        graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.epochs.batches)
         evaluated = self._estimator.judged / (graphs * steps)
         # The largest batch has a quarter more graphs than the mean one.
         net = work.activation_bytes * 1.25 / (width * micro_batches)
@@ -130,11 +130,14 @@ class DrawnTruth:
         )
 
     def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
-        """Return work of a step, steps of an epoch, and drawn factors of time and memory."""
-        key = spec.seed, spec.batches
+        """Return the work of a step, the number of steps in an epoch, and two random factors.
+
+        The factors multiply the time of a step and the memory of a segment.
+        """
+        key = spec.seed, spec.epochs.batches
         if key not in self._known:
             network = spec.network
-            steps = self._estimator.steps_per_epoch(network, spec.batches)
+            steps = self._estimator.steps_per_epoch(network, spec.epochs.batches)
             name = network.kind
             if name not in self._types:
                 # Step times of types differ by up to a factor of two.
@@ -142,7 +145,7 @@ class DrawnTruth:
                 self._types[name] = math.exp(0.3 * drawn)
             time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
             self._known[key] = (
-                self._estimator.step_work(network, spec.batches),
+                self._estimator.step_work(network, spec.epochs.batches),
                 steps,
                 self._types[name] * math.exp(0.12 * time),
                 math.exp(0.15 * memory),
@@ -156,7 +159,7 @@ class EstimatedTruth:
     Parameters
     ----------
     estimator
-        Estimator with the cost model; it must not learn meanwhile.
+        Estimator with the cost model; it must learn from no segments during the simulation.
     seed
         Seed of the random numbers.
     off
@@ -169,16 +172,16 @@ class EstimatedTruth:
         self._known: dict[tuple[int, int, int, int], Cost] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Cost of the segment that a rank belongs to."""
+        """Return the cost of the segment that a rank belongs to."""
         spec, width = rank.segment, rank.world
-        key = spec.seed, spec.network.Training.accumulation_steps, spec.batches, width
+        key = spec.seed, spec.network.Training.accumulation_steps, spec.epochs.batches, width
         if key not in self._known:
             one, two = (
-                self._estimator.divide(spec.network, epochs, width, [], spec.batches)[1]
+                self._estimator.divide(spec.network, epochs, width, [], spec.epochs.batches)[1]
                 for epochs in (1, 2)
             )
             factor = self._factor(spec, two)
-            steps = self._estimator.steps_per_epoch(spec.network, spec.batches)
+            steps = self._estimator.steps_per_epoch(spec.network, spec.epochs.batches)
             epoch = max(0.0, two.seconds - one.seconds) / width * factor
             self._known[key] = Cost(
                 start_seconds=max(0.0, one.seconds / width * factor - epoch),
@@ -187,7 +190,7 @@ class EstimatedTruth:
                 steps=steps,
                 busy=one.busy,
                 memory_gib=one.uncorrected_memory_gib,
-                graphs_per_step=self._estimator.graphs_per_step(spec.network, spec.batches),
+                graphs_per_step=self._estimator.graphs_per_step(spec.network, spec.epochs.batches),
             )
         return self._known[key]
 
@@ -204,7 +207,7 @@ class EstimatedTruth:
 
 
 def deviation(estimate: Estimate) -> float:
-    """Return the standard deviation of the logarithm of a segment's time, from its P95."""
+    """Return the standard deviation of the logarithm of a time, from its 95th percentile."""
     return math.log(estimate.high / estimate.seconds) / 1.645
 
 
@@ -217,7 +220,9 @@ class Curves(Protocol):
 
 
 class DrawnCurves:
-    """Errors that fall towards a floor, which is a bowl over the search space.
+    """Learning curves that fall towards a floor, which depends on the hyper-parameters.
+
+    The floor has a single minimum in the search space, drawn by the seed, and rises around it.
 
     Parameters
     ----------
@@ -237,7 +242,7 @@ class DrawnCurves:
     def errors(self, spec: SegmentSpec) -> list[float]:
         drawn = draws(self._seed, "curve", spec.seed)
         floor = self._floor(spec.network) * math.exp(0.1 * drawn.standard_normal())
-        epochs = np.arange(1, spec.until_epoch + 1)
+        epochs = np.arange(1, spec.epochs.until_epoch + 1)
         falling = floor + (1 - floor) * (1 + epochs / 0.5) ** -0.8
         noise = np.exp(0.03 * drawn.standard_normal(len(epochs)))
         errors: list[float] = (falling * noise).tolist()
@@ -253,7 +258,10 @@ class DrawnCurves:
 
 
 def value_at(network: NetworkConfig, path: str) -> Any:
-    """Return the value at a dotted path of a network, the first of a list; None without any."""
+    """Return the value at a dotted path of a network; None if there is none.
+
+    The result is the first element if the value is a list.
+    """
     found: Any = network
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
@@ -312,7 +320,7 @@ class RecordedRun:
         return sum(r.joules or 0.0 for r in counted) / seconds if seconds else None
 
     def searched(self, search: SearchConfig) -> SearchConfig:
-        """Return a search that enqueues the recorded trials' parameters in their order."""
+        """Return a copy of ``search`` that first runs the recorded trials' parameters, in order."""
         enqueued = tuple(
             {name: value for name, value in trial.parameters.items() if name in search.space}
             for trial in self._trials
@@ -321,28 +329,31 @@ class RecordedRun:
 
     @property
     def selection(self) -> dict[str, Any] | None:
-        """Recorded choice of members; None if there is none."""
+        """Recorded choice of members, the content of `selection.json`; None if there is none."""
         file = self._directory.ensemble / SELECTION
         return read_json(file) if file.exists() else None
 
     def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
-        """Return the recorded segments of a segment's trial or member; empty if none matches."""
+        """Return the recorded results of the trial or member that ``spec`` trains.
+
+        The list is empty if no recorded trial or member matches.
+        """
         found = self._of.get((spec.kind, spec.number), [])
         return found if found and _are_of(found[0].parameters, spec.network) else []
 
 
 @dataclass(frozen=True)
 class RecordedTruth:
-    """Source of costs: those that segments had in a recorded run, start-up included in epochs."""
+    """Source of costs: those of segments in a recorded run, with start-up in the time of epochs."""
 
     run: RecordedRun
     other: Truth
-    """Truth for segments that the run does not have."""
+    """Source of costs for segments that the run does not have."""
     uncounted_gib: float
-    """Process memory that the recorded peaks lack [GiB]."""
+    """Memory of a process that the recorded peaks do not include [GiB]."""
 
     def cost(self, rank: Rank) -> Cost:
-        """Cost of the segment that a rank belongs to."""
+        """Return the cost of the segment that a rank belongs to."""
         known = [result for result in self.run.segments(rank.segment) if result.seconds > 0]
         mine = [result for result in known if result.rung == rank.segment.rung]
         # Ends that are caused by the network itself, and recur.
@@ -375,7 +386,7 @@ class RecordedCurves:
 
     run: RecordedRun
     other: Curves
-    """Errors of trials that the run does not have, or of epochs that it did not reach."""
+    """Source of curves for trials that the run does not have, or epochs that it did not reach."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
         errors = self.other.errors(spec)

@@ -69,7 +69,7 @@ class Gcds:
         """Time in which ended jobs kept GCDs busy, summed over GCDs [s]."""
 
     def on(self, spots: Iterable[Spot]) -> list[Job]:
-        """Return the jobs on any of the GCDs, each once."""
+        """Return the jobs that run on any of the GCDs ``spots``, each job once."""
         return list({id(job): job for spot in spots for job in self._jobs[spot]}.values())
 
     def memory(self, spot: Spot) -> float:
@@ -103,7 +103,7 @@ class Gcds:
         self._refresh(job.spots)
 
     def _refresh(self, spots: Sequence[Spot]) -> None:
-        """Recompute when the jobs on some GCDs will end, after their number has changed."""
+        """Recompute when the jobs on the GCDs ``spots`` will end, after a job began or ended."""
         for job in self.on(spots):
             rate = min(map(self._rate, job.spots))
             if rate == job._rate:
@@ -202,11 +202,11 @@ class SimulatedWorkers:
         return self.blocks.hosts()
 
     def waiting(self) -> str:
-        """Return an empty reason to wait: simulated workers come at once."""
+        """Return an empty string: a simulation gives no reason why jobs wait for workers."""
         return ""
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Do nothing: simulated nodes do not spoil work."""
+        """Do nothing: whether a simulated job succeeds does not depend on the node."""
 
     def avoid(self, node: str, reason: str) -> None:
         """Do nothing: simulated nodes never refuse work."""
@@ -243,14 +243,16 @@ class SimulatedWorkers:
         _, rank = sending.ranks[0]
         cost = sending.cost = self._truth.cost(rank)
         sending.began = now
-        sending.from_epoch = max(spec.after_epoch, self._reached.get((spec.kind, spec.number), 0.0))
+        sending.from_epoch = max(
+            spec.epochs.after_epoch, self._reached.get((spec.kind, spec.number), 0.0)
+        )
         sending.stretch = math.exp(self._conditions.noise * self._drawn.standard_normal())
         spots = [Spot(node, rank.gcd) for node, rank in sending.ranks]
         fits = all(
             self.gcds.memory(spot) + cost.memory_gib <= self._site.node.gcd.memory_gib
             for spot in spots
         )
-        epochs = max(0.0, spec.until_epoch - sending.from_epoch)
+        epochs = max(0.0, spec.epochs.until_epoch - sending.from_epoch)
         training = epochs * cost.epoch_seconds if fits else cost.step_seconds
         work = (cost.start_seconds + training) * sending.stretch
         end = partial(self._finish, sending, fits)
@@ -267,7 +269,7 @@ class SimulatedWorkers:
     def _finish(self, sending: _Sending, fits: bool) -> None:
         assert sending.cost is not None
         if fits and sending.cost.status == "ok":
-            self._reached[sending.spec.kind, sending.spec.number] = sending.spec.until_epoch
+            self._reached[sending.spec.kind, sending.spec.number] = sending.spec.epochs.until_epoch
             self._answer(sending, "ok", "")
         elif fits:
             self._answer(sending, sending.cost.status, "as in the run that is simulated")
@@ -283,7 +285,7 @@ class SimulatedWorkers:
         each = cost.epoch_seconds * sending.stretch
         got = max(0.0, done - started) / each if each > 0 else 0.0
         if steps := math.floor(got * cost.steps):
-            epoch = min(sending.from_epoch + steps / cost.steps, spec.until_epoch)
+            epoch = min(sending.from_epoch + steps / cost.steps, spec.epochs.until_epoch)
             self._reached[spec.kind, spec.number] = epoch
         self._answer(sending, "interrupted", "stopped before its end, with a checkpoint")
 
@@ -349,7 +351,10 @@ class SimulatedWorkers:
         return outcome if status not in ("ok", "interrupted") else self._trained(sending, outcome)
 
     def _joules(self, sending: _Sending) -> float | None:
-        """Return the energy charged to each rank [J], for the finished part of its time alone."""
+        """Return the energy of each rank [J]; None if no energy is counted.
+
+        It covers the finished part of the time that the segment takes alone on its GCDs.
+        """
         if self._gcd_watts is None or sending.job is None:
             return None
         return self._gcd_watts * sending.job.done
@@ -377,7 +382,7 @@ class SimulatedWorkers:
             best_epoch=None if best is None else best + 1,
             history=[
                 [epoch, errors[epoch - 1], errors[epoch - 1], errors[epoch - 1]]
-                for epoch in range(spec.after_epoch + 1, epochs + 1)
+                for epoch in range(spec.epochs.after_epoch + 1, epochs + 1)
             ],
             metrics={}
             if best is None
@@ -391,7 +396,10 @@ class SimulatedWorkers:
 
 
 def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> dict[str, Any]:
-    """Return the `steady_…` fields of an outcome: measurements of steps after the first five."""
+    """Return the `steady_…` fields of an outcome: measurements of steps after the first five.
+
+    ``steps`` is the number of steps taken, ``each`` the time of a step [s].
+    """
     counted, joules = max(0, steps - WARM_UP_STEPS), outcome.joules
     share = counted * each / outcome.seconds if outcome.seconds else 0.0
     return {
@@ -403,14 +411,14 @@ def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> di
 
 
 def _leave_checkpoint(spec: SegmentSpec) -> None:
-    """Write an empty but readable checkpoint in place of the earlier ones of a segment."""
+    """Replace the earlier checkpoints of a segment by one that is readable but has no weights."""
     folder = spec.folder
-    before = folder / spec.begin_with if spec.begin_with else None
-    if before is not None and not spec.may_have_begun:
+    before = folder / spec.start.begin_with if spec.start.begin_with else None
+    if before is not None and not spec.start.may_have_begun:
         before.replace(spec.checkpoint)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    others = checkpoints(folder) if spec.may_have_begun else []
+    others = checkpoints(folder) if spec.start.may_have_begun else []
     spec.checkpoint.write_bytes(_empty_checkpoint())
     for other in others:
         other.unlink()

@@ -1,7 +1,8 @@
-"""Conformance suites for parts that users bring. They need pytest, which the package does not.
+"""Conformance suites for parts that users bring, such as networks, data sources and sites.
 
-They test what the package relies on, so that a user's own network, message-passing type, source,
-sampler or site fails in a test and not in a campaign. The package imports nothing of this folder.
+The suites test what the package relies on, so that a user's own network, message-passing type,
+source, sampler or site fails in a test and not in a campaign. The suites need pytest, which the
+package does not require; so the package imports nothing of this folder.
 """
 
 import pytest

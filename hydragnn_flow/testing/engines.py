@@ -35,16 +35,16 @@ from hydragnn_flow.training.optimizers import Average
 
 
 class _Suite:
-    """Tests of an engine's networks of one kind."""
+    """Tests of an engine's networks of one kind: separate targets, or a potential."""
 
     engine: ClassVar[str]
-    """Value of ``network.engine``; defined by a subclass."""
+    """Value of ``network.engine``; a subclass defines it."""
     architecture: ClassVar[dict[str, Any]] = {}
-    """The engine's own keys of `Architecture`."""
+    """Keys of `Architecture` that are the engine's own."""
     _keys: ClassVar[dict[str, Any]]
     _outputs: ClassVar[dict[str, str]]
     _units: ClassVar[dict[str, list[float]]]
-    """Standard deviation of each component of the targets."""
+    """Standard deviation of each component, by name of the target."""
 
     @pytest.fixture
     def network(self) -> EngineNetwork:
@@ -68,12 +68,12 @@ class _Suite:
         return _built(network)
 
     def test_outputs_have_the_names_and_shapes_that_are_asked_for(self, model: EngineModel) -> None:
-        """The model names outputs that are missing or have another shape in an error."""
+        """The model itself raises an error for an output that is missing or has another shape."""
         found = outputs(model.eval(), alloy(0), alloy(1))
         assert all(np.isfinite(values).all() for values in found.values())
 
     def test_structures_are_told_apart(self, model: EngineModel) -> None:
-        """A constant would pass the other tests too."""
+        """A network with constant outputs would pass the other tests."""
         for name, values in outputs(model.eval(), alloy(0), alloy(1, spacing=3.3)).items():
             assert np.ptp(values) > 0, name
 
@@ -104,7 +104,7 @@ class _Suite:
         assert not torch.equal(first, other)
 
     def test_it_learns(self, model: EngineModel) -> None:
-        """Labels are one deviation away; a few steps bring the outputs half of the way."""
+        """Labels differ from outputs by one standard deviation, of which 60 steps remove half."""
         batch = as_batch(alloy(0), alloy(1))
         wanted = {name: values.detach() for name, values in model(batch).items()}
         wanted = {name: wanted[name] + torch.tensor(unit) for name, unit in self._units.items()}
@@ -148,7 +148,7 @@ class _Suite:
         _same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
 
     def test_another_process_knows_its_cost(self, network: EngineNetwork, tmp_path: Path) -> None:
-        """The process in which the driver probes networks builds it, and takes steps with it."""
+        """The process that measures costs for the driver builds the network and takes steps."""
         graphs = as_graphs(*(alloy(seed) for seed in range(6)))
         for graph in graphs:
             atoms = graph.num_nodes

@@ -1,6 +1,6 @@
 """Conformance suites for message-passing types, shipped or a user's own, in float64.
 
-Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for one that reads lengths::
+Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that reads lengths::
 
     import pytest
     from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
@@ -63,7 +63,7 @@ def _pair(distance: float) -> ase.Atoms:
 
 
 class _Suite:
-    """Tests of one kind of network: potentials, or other targets."""
+    """Tests of one kind of network: potentials, or separate targets."""
 
     potential: ClassVar[bool]
     architecture: ClassVar[dict[str, Any]] = {}
@@ -71,7 +71,10 @@ class _Suite:
 
     @pytest.fixture
     def mpnn_type(self) -> str:
-        """Return the message-passing type's name; override this, with ``params`` for several."""
+        """Return the name of the message-passing type.
+
+        A subclass overrides this fixture, with pytest's ``params`` to test several types.
+        """
         raise NotImplementedError("override the fixture mpnn_type")
 
     @pytest.fixture
@@ -81,7 +84,10 @@ class _Suite:
 
     @pytest.fixture
     def make(self, mpnn_type: str) -> Make:
-        """Return a function that builds a network from seed 0 and keys of `Architecture`."""
+        """Return a function that builds a network with weights of seed 0.
+
+        Its keywords are keys of `Architecture`, and ``head`` of a potential.
+        """
 
         def make(**options: Any) -> HydraModel:
             return build(mpnn_type, **{"potential": self.potential, **self.architecture, **options})
@@ -95,7 +101,7 @@ class _Suite:
         return lively(make(edge_features=["lengths"] if asks else None))
 
     def test_structures_are_told_apart(self, model: HydraModel) -> None:
-        """A constant would pass the other tests too."""
+        """A network with constant outputs would pass the other tests."""
         # A network without lengths only reads the graph, so the second one lacks an atom.
         first, second = alloy(0), alloy(1, spacing=3.3)
         del second[0]
@@ -134,7 +140,7 @@ class _Suite:
 
     @pytest.mark.parametrize("far", [2, 3000], ids=["near", "far"])
     def test_choice_of_periodic_image_does_not_matter(self, model: HydraModel, far: int) -> None:
-        """Trajectories of molecular dynamics have unwrapped atoms, far from the cell."""
+        """Trajectories of molecular dynamics may have unwrapped atoms, far outside the cell."""
         atoms, moved = alloy(exact=False), alloy(exact=False)
         images = np.random.default_rng(2).integers(-far, far + 1, (len(atoms), 3))
         moved.positions += images @ atoms.cell.array
@@ -180,7 +186,7 @@ class _Suite:
         _check_gradients(make())
 
     def test_costs_the_same_without_numbers(self, mpnn_type: str, make: Make) -> None:
-        """The cost of a trial is counted on the meta device before it runs."""
+        """The cost of a trial is counted on the meta device before the trial runs."""
         section = network(mpnn_type, potential=self.potential, **self.architecture)
         with torch.device("meta"):
             empty = build_model(section, manifest())
@@ -250,7 +256,7 @@ class PropertySuite(_Suite):
         assert not watched.read & architecture.unread()
 
     def test_vectors_are_as_its_properties_say(self, properties: Properties, make: Make) -> None:
-        """Tensors after the first of two layers show whether it passes on equivariant features."""
+        """The first of two layers returns tensors if the type passes on equivariant features."""
         batch, has = as_batch(alloy()), []
         for equivariance in (False, True):
             model = make(equivariance=equivariance, num_conv_layers=2)
@@ -323,7 +329,7 @@ class PotentialSuite(_Suite):
     def test_angles_matter_where_the_type_sees_them(
         self, properties: Properties, make: Make
     ) -> None:
-        """Two neighbours of an atom are too far apart to be neighbours themselves."""
+        """The outer two of three atoms are too far apart to be neighbours of each other."""
         model = lively(make(num_conv_layers=1))
 
         def bent(angle: float) -> ase.Atoms:
@@ -340,7 +346,10 @@ class PotentialSuite(_Suite):
         np.testing.assert_array_equal(forces, np.zeros((1, 3)))
 
     def test_ideal_lattices_and_coinciding_atoms_train(self, make: Make) -> None:
-        """Roots have infinite slopes at zero forces and zero lengths."""
+        """Square roots have infinite slopes at zero, the length of an edge between the two atoms.
+
+        In an ideal lattice, forces and sums of vectors are zero too.
+        """
         model = make()
         ideal = ase.build.bulk("Cu", "fcc", a=3.75, cubic=True)
         batch = as_batch(ideal, ase.Atoms("Cu2", [[0, 0, 0], [1, 0, 0]]))

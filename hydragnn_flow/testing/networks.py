@@ -20,7 +20,7 @@ COPPER, GOLD = map(atomic_numbers.__getitem__, ("Cu", "Au"))
 
 
 def manifest() -> Manifest:
-    """Return the manifest of a Cu-Au store with an energy, forces and two more targets."""
+    """Return the manifest of a Cu-Au store with energy, forces, and the targets gap and charge."""
     targets = {
         "energy": {"level": "graph", "dim": 1, "unit": "eV"},
         "forces": {"level": "node", "dim": 3, "unit": "eV/Å"},
@@ -74,7 +74,7 @@ def network(
     head
         Level of a potential's head, ``node`` or ``graph``.
     **architecture
-        Additional keys of `Architecture`.
+        Additional keys of `Architecture`, which override the defaults.
     """
     section: dict[str, Any] = {
         "mpnn_type": mpnn_type,
@@ -109,7 +109,10 @@ def network(
 
 
 def build(mpnn_type: str, **options: Any) -> HydraModel:
-    """Build a network with weights of seed 0; keywords are those of :func:`network`."""
+    """Build the model of :func:`network` with weights drawn from seed 0.
+
+    Keywords are those of :func:`network`.
+    """
     torch.manual_seed(0)
     model = build_model(network(mpnn_type, **options), manifest())
     assert isinstance(model, HydraModel)
@@ -119,7 +122,14 @@ def build(mpnn_type: str, **options: Any) -> HydraModel:
 def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.Atoms:
     """Return four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff.
 
-    If ``exact`` is true, positions and cell are rounded to numbers that float32 represents exactly.
+    Parameters
+    ----------
+    seed
+        Seed of strain, displacements and order of elements.
+    spacing
+        Lattice constant of the cell before straining [Å].
+    exact
+        If true, positions and cell are rounded to numbers that float32 represents exactly.
     """
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=spacing, cubic=True)
@@ -146,7 +156,10 @@ def as_batch(*structures: ase.Atoms) -> Any:
 
 
 def lively(model: HydraModel) -> HydraModel:
-    """Return the model in float64 evaluation mode, with larger weights so that faults show."""
+    """Change a model in place to float64, evaluation mode and larger weights, and return it.
+
+    Faults show more clearly with larger weights.
+    """
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():

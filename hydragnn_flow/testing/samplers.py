@@ -42,23 +42,38 @@ _RUNGS = (1, 3, 9)
 class SamplerSuite:
     """Tests of a sampler as :class:`~hydragnn_flow.search.Search` uses it.
 
-    A sampler that does not support a search must raise an error before the search begins, when it
-    is created or first proposes. Tests of that search are then skipped.
+    A sampler that does not support a search must raise an error before the search begins: when the
+    sampler is created, or when it proposes its first trials. Tests of that search are then skipped.
     """
 
     @pytest.fixture
     def sampler(self) -> str | dict[str, Any]:
-        """Return the value of ``search.sampler``; a subclass overrides this."""
+        """Return the value of ``search.sampler``; a subclass overrides this fixture."""
         raise NotImplementedError
 
     @contextmanager
     def search(
         self, folder: Path, sampler: str | dict[str, Any], seed: int = 1, **keys: Any
     ) -> Iterator[Search]:
-        """Yield a new or continued search over :data:`SPACE`; skip the test if it is refused."""
-        values = {"trials": 99, "min_epochs": 1, "space": SPACE, "sampler": sampler, **keys}
+        """Context manager: yield a search over :data:`SPACE`.
+
+        Skips the test if the sampler or the configuration does not support the search.
+
+        Parameters
+        ----------
+        folder
+            Folder of the journal; an existing journal is continued.
+        sampler
+            Value of ``search.sampler`` to test.
+        seed
+            Seed that decides the suggestions.
+        **keys
+            Additional keys of the section `search`.
+        """
+        values = {"trials": 99, "min_epochs": 1, "space": SPACE, "sampler": sampler}
+        SearchConfig.model_validate(values)  # a sampler that cannot be imported is no skipped test
         try:
-            config = SearchConfig.model_validate(values)
+            config = SearchConfig.model_validate(values | keys)
             rehearse(config)
         except (ValidationError, InputError) as refusal:
             pytest.skip(" ".join(str(refusal).split())[:100])
@@ -117,7 +132,10 @@ class SamplerSuite:
 
 
 def _run(search: Search, count: int) -> list[TrialRecord]:
-    """Run further trials, four at a time: the oldest ends first, and every seventh fails."""
+    """Run ``count`` further trials, four at a time, and return their records.
+
+    The oldest running trial ends first, and every seventh trial fails.
+    """
     flying = [search.ask().number for _ in range(min(4, count))]
     first = flying[0]
     while flying:

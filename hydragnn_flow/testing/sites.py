@@ -1,6 +1,7 @@
-"""Conformance suite for sites: what a campaign relies on, without submitting a job.
+"""Conformance suite for sites (machines): what a campaign relies on, without submitting a job.
 
-A subclass names a site file; run it with pytest in an environment with this package::
+Write a subclass that names a site file, and run it with pytest in an environment with this
+package::
 
     from hydragnn_flow.testing.sites import SiteSuite
 
@@ -30,11 +31,11 @@ class SiteSuite:
     name: str | Path
     """Path of a site file, or name of a site that ships with the package."""
     options: Mapping[str, Any] = {}
-    """Options of a run; missing ones are those of the file's ``EXAMPLE``."""
+    """Options of the site; a missing option has its value in the file's ``EXAMPLE``."""
 
     @pytest.fixture
     def site(self) -> Site:
-        """Load the site; override this fixture if options alone do not define one."""
+        """Load the site; override this fixture if the site needs more than options."""
         return load_site(self.name, **{**example_options(self.name), **self.options})
 
     def test_its_blocks_share_its_nodes_evenly(self, site: Site) -> None:
@@ -50,7 +51,10 @@ class SiteSuite:
         assert node.scratch is None or Path(node.scratch).is_absolute()
 
     def test_each_gcd_has_cores_of_its_own(self, site: Site) -> None:
-        """Cores have one, two or four hardware threads. Without groups nothing is bound."""
+        """Cores have one, two or four hardware threads each.
+
+        If ``node.cores`` has no groups of cores, processes are not bound to cores.
+        """
         node = site.node
         groups = [cores_in(group) for group in node.cores]
         assert len(groups) in (0, len(node.gcds))
@@ -94,12 +98,19 @@ class SiteSuite:
 
 
 def example_options(name: str | Path) -> dict[str, Any]:
-    """Return the options in a site file's ``EXAMPLE`` by name, for :func:`load_site`."""
+    """Return the options in a site file's ``EXAMPLE``, as keywords for :func:`load_site`.
+
+    ``name`` is the path of the file, or the name of a site that ships with the package.
+    """
     return about_site(name)[1].model_dump(exclude_unset=True)
 
 
 def executors_of(site: Site, directory: Path) -> dict[str, Any]:
-    """Return Parsl's executors of a site by label, without needing the site's networks."""
+    """Return Parsl's executors of a site by label.
+
+    Parsl's run directory is ``directory``, and the driver's address 127.0.0.1, so that this works
+    on a host outside the site.
+    """
     from hydragnn_flow.execution.sites.batch import Executors
 
     parsl = site.parsl_config

@@ -44,30 +44,36 @@ class SourceSuite:
 
     @pytest.fixture
     def section(self, tmp_path: Path) -> dict[str, Any]:
-        """Write files to ``tmp_path``; returns `data.source`, with file names relative to it."""
+        """Write files to ``tmp_path`` and return the section `data.source` that reads them.
+
+        File names in the section are relative to ``tmp_path``.
+        """
         raise NotImplementedError("override the fixture section")
 
     @pytest.fixture
     def source_config(self, section: dict[str, Any], tmp_path: Path) -> DataConfig:
-        """Return a configuration with that section; a missing test set is a tenth of the data."""
+        """Return a configuration with ``section`` as its source.
+
+        If the section names no test set, a tenth of the data is the test set.
+        """
         source = source_section(section)
         split = {} if "test" in source.roles else {"test": 0.1}
         return DataConfig.model_validate({"source": source, "split": split, "path": tmp_path})
 
     def test_the_configuration_survives_json(self, source_config: DataConfig) -> None:
-        """Tasks receive the configuration as JSON, and run.yaml stores it so."""
+        """Tasks receive the configuration as JSON, and run.yaml stores it in the same form."""
         again = DataConfig.model_validate(json.loads(source_config.model_dump_json()))
         assert again == source_config
 
     def test_files_are_there(self, source_config: DataConfig) -> None:
-        """The quick check passes, and the fingerprint counts every file that is read."""
+        """The check of files passes, and the fingerprint counts every file that is read."""
         source_config.check_files()
         files = open_source(source_config, 0).files()
         assert all(file.is_file() for file in files)
         assert fingerprint(source_config)["files"] == len(files)
 
     def test_chunks_cover_everything_once(self, source_config: DataConfig) -> None:
-        """Chunks are JSON, training comes first, and ranges of a file are consecutive."""
+        """Chunks survive JSON; training data come first; ranges of a file are consecutive."""
         chunks = open_source(source_config, 0).chunks()
         assert [Chunk(**json.loads(json.dumps(asdict(chunk)))) for chunk in chunks] == chunks
         roles = [role for role, _ in groupby(chunks, key=lambda chunk: chunk.role)]
@@ -104,7 +110,7 @@ class SourceSuite:
                 self._same(some, records[start:stop])
 
     def test_records_say_what_they_are(self, source_config: DataConfig) -> None:
-        """Index, origin, targets and features are those of the source."""
+        """Index, origin, targets and features of a record agree with those of the source."""
         source = open_source(source_config, 0)
         counted: dict[Role, int] = {}
         for chunk, record, graph in self._graphs(source):

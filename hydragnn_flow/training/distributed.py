@@ -42,7 +42,7 @@ class World:
         return values
 
     def told(self, text: str, device: torch.device, rank: int = 0) -> str:
-        """Return the string that one rank passes, on every rank (collective broadcast)."""
+        """Return on every rank the ``text`` of rank ``rank`` (collective broadcast)."""
         if self.size == 1:
             return text
         said = text.encode(errors="surrogateescape") if self.rank == rank else b""
@@ -96,7 +96,7 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
 
 @contextmanager
 def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
-    """Join the process group of a job for a ``with`` block, whose end all ranks must reach.
+    """Context manager: join the process group of a job, until all ranks reach its end.
 
     Arguments are those of :func:`join`.
     """

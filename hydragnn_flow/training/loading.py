@@ -42,7 +42,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
     Parameters
     ----------
     batches
-        Batches on the host. For an accelerator a thread reads them, :data:`AHEAD` of the request.
+        Batches on the host. For an accelerator a thread reads :data:`AHEAD` of them in advance.
     device
         Device that the batches are copied to.
     """
@@ -110,7 +110,7 @@ class _Copies:
             return copy, self._stream.record_event()
 
     def end(self, copy: Batch, done: Any) -> Batch:
-        """Make later work on the current stream wait for the copy; returns it."""
+        """Make later work on the current stream wait for the event ``done``; returns ``copy``."""
         steps = self._runtime.current_stream(self._device)
         steps.wait_event(done)
         # The memory belongs to the copying stream, which must not reuse it before the step is done.

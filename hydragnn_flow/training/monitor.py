@@ -47,7 +47,7 @@ class Diverged(ArithmeticError):
 
 
 class Stopped(Exception):
-    """Request to end a segment (one job of a training) before its last epoch; says why."""
+    """Exception that ends a segment (one job of a training) before its last epoch; it says why."""
 
 
 class Steady:
@@ -81,7 +81,7 @@ class Steady:
         return {f"steady_{name}": getattr(self, name) for name in names}
 
     def resume(self) -> None:
-        """Begin to measure with the next step; energy used since the last one is left out."""
+        """Begin to measure with the next step; energy used since the last step is left out."""
         self._before = self._joules()
 
     def count(self, steps: int, graphs: int, seconds: float) -> None:
@@ -112,7 +112,8 @@ class TrainingMonitor:
     device
         Device of the losses.
     deadline
-        Time on the monotonic clock [s] by which the last checkpoint must be written.
+        Time on the monotonic clock by which the last checkpoint must be written [s]; None if the
+        training may take any time.
     should_stop
         Function that returns true if the segment has to end; called before every step, with several
         ranks at every synchronisation.
@@ -201,7 +202,7 @@ class TrainingMonitor:
         Raises
         ------
         Diverged
-            If a loss or a gradient norm is not finite; it names the first such step.
+            If a loss or a gradient norm is not finite; the message names the first such step.
         """
         n = len(self._losses)
         if n == 0:
@@ -239,7 +240,7 @@ class TrainingMonitor:
     def save_is_due(self, *, within_epoch: bool) -> bool:
         """Return whether to write a checkpoint, as decided in the last synchronisation.
 
-        Within an epoch one is due only after :data:`SECONDS_UNSAVED` without a checkpoint.
+        Within an epoch a checkpoint is due only after :data:`SECONDS_UNSAVED` without any.
         """
         return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 

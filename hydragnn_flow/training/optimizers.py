@@ -223,7 +223,10 @@ class Schedule:
         self._plateau = dict(state)
 
     def _rate(self, settings: Scheduler, done: float, one_step: float) -> float:
-        """Return the rate after ``done`` scheduled epochs; a step is ``one_step`` of an epoch."""
+        """Return the learning rate after ``done`` scheduled epochs, a fractional number.
+
+        ``one_step`` is the fraction of an epoch that a step takes.
+        """
         largest, span = self.learning_rate, max(self.last - self.first, 1)
         smallest = min(settings.min_lr, largest)
         warm_up = settings.warmup_epochs
@@ -255,7 +258,8 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
 def _one_cycle(done: float, span: float, rise: float) -> float:
     """Return the factor of a learning rate that rises and falls once in a training.
 
-    Smith & Topin, arXiv:1708.07120. Arguments are in epochs: trained, in all, and of the rise.
+    Smith & Topin, arXiv:1708.07120. Arguments are numbers of epochs: ``done`` so far, ``span`` in
+    all, and ``rise`` until the largest rate.
     """
     if done < rise:
         return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
@@ -306,7 +310,9 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[nn.Module]:
-        """Yield the model in evaluation mode with averaged weights; restore its own afterwards.
+        """Context manager: yield the model in evaluation mode with averaged weights.
+
+        Its own weights are restored afterwards.
 
         Buffers stay as they are: running means of a normalisation are averages already.
         """

@@ -156,10 +156,10 @@ Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
 SPLITS = (VALIDATION, CALIBRATION, TEST)
-"""Splits whose predictions a member's checkpoint stores; a trial's checkpoint has only the
-first."""
+"""Splits whose predictions a member's checkpoint stores; a trial's checkpoint stores those of the
+first split only."""
 KEY = "predicted"
-"""Key of a checkpoint: split -> output -> predictions by its best weights."""
+"""Key of a checkpoint for predictions by its best weights: split -> output -> predictions."""
 
 
 def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
@@ -173,7 +173,7 @@ def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
     predictions
         Predictions by output name, ``[n_graphs, d]`` or ``[n_atoms, d]``.
     split
-        Split that they are for.
+        Split that was predicted.
     """
     return {
         name: torch.from_numpy(values.astype(np.float32) if len(values) > len(split) else values)

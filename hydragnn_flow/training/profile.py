@@ -1,10 +1,10 @@
 """Profile of a trial's steps: the time of reading, computing, exchanging and waiting.
 
-Each rank records events in a step: it asks for its graphs, has them, has its last gradient, has the
-sums over all ranks, and has taken the step. After its last gradient a rank only waits, first for
-slower ranks, then for the remaining exchange. The slowest rank waits for nobody, so the shortest of
-these times over ranks is the exchange, and the excess of the others is waiting. Only durations are
-compared, so the clocks of nodes need not agree.
+Each rank (process, one per GCD) records events in a step: it asks for its graphs, has its graphs,
+has its last gradient, has the sums over all ranks, and has taken the step. After its last gradient
+a rank only waits, first for slower ranks, then for the remaining exchange. The slowest rank waits
+for nobody, so the shortest of these times over ranks is the exchange, and the excess of the others
+is waiting. Only durations are compared, so the clocks of nodes need not agree.
 
 Exchange that overlaps with computation costs nothing and is not counted. A sharded network gathers
 weights within its passes: its exchange is the time by which its steps are longer than those of a
@@ -40,11 +40,11 @@ from hydragnn_flow.training.profile_result import Parts, TrainingProfile
 from hydragnn_flow.training.runner import how_ended, open_store
 from hydragnn_flow.training.trainer import Trainer
 
-# Untimed steps in which kernels are chosen, caches filled and memory allocated; traced steps.
+# Number of untimed steps, in which kernels are chosen, caches filled and memory allocated.
 WARM_UP = 3
 
 Moment = Any
-"""Time on the host [s], or an event on the stream that computes on an accelerator."""
+"""Moment in a step: a host time [s], or a torch event in the accelerator's stream."""
 
 
 def profile_segment(
@@ -58,9 +58,9 @@ def profile_segment(
 ) -> TrainingOutcome:
     """Profile the training steps of a segment; return an outcome with the profile.
 
-    The profile is the ``answer`` of the first rank's outcome; other ranks have none. Parameters are
-    those of :func:`~hydragnn_flow.training.runner.run_segment`. Lack of memory and a stop raise no
-    error, but give the outcome a status with a reason.
+    The profile is the ``answer`` of the outcome on the first rank; it is empty on other ranks.
+    Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Lack of memory and a
+    stop raise no error: they are the status of the outcome, which then has a reason too.
     """
     world = world or World()
     device = torch.device(device)
@@ -76,7 +76,7 @@ def profile_segment(
         return replace(outcome, cpu_seconds=time.process_time() - cpu)
 
     try:
-        store = open_store(spec.store, spec.mode, spec.scratch)
+        store = open_store(spec.store)
         profile = profile_training(spec, store, device, world, is_over, energy_fraction)
     except Exception as error:
         failure = how_ended(error, world)
@@ -102,9 +102,9 @@ def profile_training(
         Segment to profile, its store and the device that computes. If the segment asks for a trace,
         the first rank writes a Chrome trace of some steps, whole or not at all.
     world
-        Rank of this process and number of ranks (a collective call).
+        Rank of this process and number of ranks (a collective call); None for a single rank.
     should_stop
-        Function called several times per second; if it returns true on any rank all stop.
+        Function called several times per second; if it returns true on any rank, all ranks stop.
     energy_fraction
         Function that returns the segment's fraction of the energy that this rank's counters see.
 
@@ -137,7 +137,7 @@ def _profile(
         number, graphs, seconds = _timed(trainer, steps, should_stop)
         joules, peak_memory = meter.joules(), peak_memory_gib(device)
         parts = parts_of(trainer.seconds(), world, device)
-        if trainer.spec.traced:
+        if trainer.spec.profile.traced:
             _trace(trainer, steps, trainer.spec.trace)
         if isinstance(trainer.parallel, Sharded):
             trainer.parallel.part_ways()
@@ -163,7 +163,7 @@ def _profile(
 
 
 def _steps(trainer: MarkedTrainer) -> Generator[Step, None, None]:
-    """Take training steps on real data, epoch after epoch, one each time that one is asked for."""
+    """Endless generator: take the next training step on real data, then yield the step."""
     for epoch in itertools.count():
         steps = trainer.plan(epoch)
         with closing(trainer.micro_batches(steps)) as batches:
@@ -173,7 +173,7 @@ def _steps(trainer: MarkedTrainer) -> Generator[Step, None, None]:
 
 
 def _take(number: int, steps: Iterator[Step], device: torch.device) -> int:
-    """Take some steps and wait for the device; returns the number of graphs in them."""
+    """Take ``number`` steps and wait for the device; return the number of graphs in the steps."""
     graphs = sum(step.graphs for step in itertools.islice(steps, number))
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
@@ -183,9 +183,10 @@ def _take(number: int, steps: Iterator[Step], device: torch.device) -> int:
 def _timed(
     trainer: MarkedTrainer, steps: Iterator[Step], should_stop: Callable[[], bool]
 ) -> tuple[int, int, float]:
-    """Take steps for the `profile_seconds` of the segment, equally many on all ranks.
+    """Take steps for the time `profile.seconds` of the segment, equally many on all ranks.
 
-    Returns the number of steps, of their graphs, and their wall time averaged over ranks [s].
+    Returns the number of steps, the number of their graphs, and their total wall time, averaged
+    over ranks [s].
     """
     world, device = trainer.world, trainer.device
     trainer.moments.clear()
@@ -198,7 +199,7 @@ def _timed(
         number, total = number + at_once, total + seconds / world.size
         if asked:
             raise Stopped("asked to stop while it measured")
-        if total >= trainer.spec.profile_seconds:
+        if total >= trainer.spec.profile.seconds:
             return number, graphs, total
         # Least time between two questions whether to go on, which are collective [s].
         if seconds < 0.25 * world.size:
@@ -206,7 +207,7 @@ def _timed(
 
 
 def _trace(trainer: MarkedTrainer, steps: Iterator[Step], path: Path) -> None:
-    """Write a trace of some steps of the first rank; all ranks take the steps."""
+    """Take some steps on all ranks; write a Chrome trace of those of the first rank to ``path``."""
     kind = trainer.device.type
     activities = {ProfilerActivity.CPU, getattr(ProfilerActivity, kind.upper())}
     is_first = trainer.world.is_first
@@ -236,7 +237,10 @@ class MarkedTrainer(Trainer):
             weight.register_post_accumulate_grad_hook(self._complete)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def marked_step(self, step: Step, batches: Iterator[list[Batch | None]]) -> None:
-        """Take a step on its batches, which are read now, and record its moments."""
+        """Take a step, and record its moments.
+
+        The next item of ``batches``, read here, must be the micro-batches of the step.
+        """
         asked = self._now()
         pieces = next(batches)
         there = self._now()
@@ -245,9 +249,10 @@ class MarkedTrainer(Trainer):
         self._gradient = self._exchanged = None
 
     def seconds(self) -> Tensor:
-        """Return times of reading, of computing, and from last gradient to sums [s], [n_steps, 3].
+        """Return three times of each recorded step [s], [n_steps, 3].
 
-        A step whose last gradient was not recorded gives NaN.
+        They are the time of reading, of computing, and from this rank's last gradient to the sums
+        over all ranks. A step whose last gradient was not recorded has NaN.
         """
         between, rows = self._between, []
         for asked, there, last, after, end in self.moments:
@@ -303,7 +308,7 @@ def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
 
 
 def divided(seconds: Tensor) -> Parts:
-    """Compute the mean times of a step from those of each rank and step.
+    """Return the mean times of a step; steps with NaN on any rank are left out.
 
     Parameters
     ----------

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
+from hydragnn_flow.segment import AGREED, SegmentSpec, StoreAccess, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, EnergyMeter, Stopped
@@ -22,13 +21,13 @@ from hydragnn_flow.training.trainer import Trainer
 
 
 @lru_cache(maxsize=1)
-def open_store(path: str, mode: Mode, scratch: str | None) -> GraphStore:
-    """Open a GraphStore, or return the one that the last call opened with the same arguments.
+def open_store(store: StoreAccess) -> GraphStore:
+    """Open a GraphStore, or return the open one if the last call had an equal ``store``.
 
-    So it stays open between the segments (jobs) that one process trains.
+    So a store stays open between the segments (jobs) that one process trains.
     """
     # HydraGNN's packed targets repeat the targets that are stored by name.
-    return GraphStore.open(path, mode, without=("y", "y_loc"), scratch=scratch)
+    return GraphStore.open(store.path, store.mode, without=("y", "y_loc"), scratch=store.scratch)
 
 
 def run_segment(
@@ -42,8 +41,8 @@ def run_segment(
 ) -> TrainingOutcome:
     """Train one segment from its checkpoint, or from the beginning, up to its last epoch.
 
-    Divergence, lack of memory and a stop raise no error: the returned outcome has a status that
-    names them, and a reason. Otherwise it has losses, times [s] and energy [J] of the segment.
+    Divergence, lack of memory and a stop raise no error: they are the status of the outcome, which
+    then has a reason too.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def run_segment(
     device
         Device that the training computes on.
     world
-        Rank of this process and number of ranks of the segment.
+        Rank of this process and number of ranks of the segment; None for a single rank.
     should_stop
         Function that returns true to end the segment with a checkpoint; called before every step,
         with several ranks about every second.
@@ -81,7 +80,7 @@ def run_segment(
         return should_stop()
 
     def check_stop() -> None:
-        """Raise ``Stopped`` on all ranks if one is asked to stop (collective)."""
+        """Raise ``Stopped`` on all ranks if any rank is asked to stop (collective)."""
         asked = float(is_over())
         if world.size > 1:
             asked = float(world.sum(torch.tensor(asked, device=device)))
@@ -89,7 +88,7 @@ def run_segment(
             raise Stopped("asked to stop while it predicted")
 
     try:
-        store = open_store(spec.store, spec.mode, spec.scratch)
+        store = open_store(spec.store)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, store, device, world, spent)
         outcome = begun(trainer, outcome.started)
@@ -116,9 +115,10 @@ def run_segment(
 
 
 def begun(trainer: Trainer, started: float) -> TrainingOutcome:
-    """Return a first outcome of a segment: status ``ok``, and where its training begins.
+    """Return the outcome of a segment that has taken no step yet: status ``ok``, and its start.
 
-    It has the epoch, the step and the cost [s], [J] at the checkpoint that the trainer has read.
+    The start is the epoch, step and cost ([s], [J]) of the checkpoint from which ``trainer``
+    resumes; ``started`` is the Unix time at which the segment started [s].
     """
     return TrainingOutcome(
         status="ok",
@@ -131,9 +131,10 @@ def begun(trainer: Trainer, started: float) -> TrainingOutcome:
 
 
 def how_ended(error: Exception, world: World | None = None) -> dict[str, Any] | None:
-    """Return ``status`` and ``reason`` of a training that an error ended.
+    """Return a dict of ``status`` and ``reason`` for a training that an error ended.
 
-    The errors are divergence, a stop and lack of memory; any other gives None.
+    The result is None for any other error than divergence, a stop, or lack of memory. If other
+    ranks of ``world`` still wait, an error for lack of memory is kept alive until the process ends.
     """
     if isinstance(error, Diverged):
         return {"status": "diverged", "reason": str(error)}
@@ -152,6 +153,7 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
     A member predicts the validation, calibration and test split, a trial only the validation graphs
     that judge its epochs. Splits that the checkpoint has predictions for are left out.
+    ``check_stop`` is called before each batch, and raises an exception to end the prediction.
     """
     # Predicted here because the driver, on a login node, should not compute. Members predict whole
     # splits, for their ensemble weights, and trials the validation subset. Validation predictions
@@ -163,7 +165,7 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """Return a copy of an outcome with the checkpoint, losses and step times of a trainer."""
+    """Return a copy of an outcome with checkpoint, epochs, errors and step times of a trainer."""
     progress, sending = trainer.progress, trainer.sending
     outcome = replace(
         outcome,
@@ -171,7 +173,7 @@ def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome
         checksum=sending.checksum,
         passed_over="; ".join(sending.passed_over.values()),
         to_epoch=progress.epoch,
-        history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
+        history=[row for row in progress.history if row[0] > trainer.spec.epochs.after_epoch],
     )
     if trainer.monitor is not None:
         outcome = replace(

@@ -51,7 +51,7 @@ class Progress:
 
 
 class Spent(NamedTuple):
-    """Cost of a training up to its checkpoint, with segments (jobs) whose results were lost."""
+    """Cost of a training up to its checkpoint, also in segments (jobs) whose results were lost."""
 
     seconds: float = 0.0
     """Time summed over GCDs [s]."""

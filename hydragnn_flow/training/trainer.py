@@ -1,4 +1,4 @@
-"""Training loop for trials and members, on one GCD or on many; there is no other."""
+"""Training loop of all trials and members, on one GCD or on many."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
-"""Iterator over training steps, each with the list of this rank's micro-batches; None for an empty
-one."""
+"""Generator of training steps, each with the list of this rank's micro-batches; an empty
+micro-batch is None."""
 
 
 class Trainer:
@@ -81,42 +81,45 @@ class Trainer:
         self.spent_before = Spent()
         """Cost of earlier segments (jobs), up to the checkpoint that this segment resumes from."""
         network = spec.network
-        self.settings = network.Training.with_batches(spec.batches)
+        self.settings = network.Training.with_batches(spec.epochs.batches)
         self.train = store["trainset"]
-        self.val: Split = judged_by(store["valset"], spec.validation)
+        self.val: Split = judged_by(store["valset"], spec.validation.subset)
         """Validation graphs that judge each epoch: the whole split, or a fixed subset of it."""
-        self.division = division_of(network, store.manifest, self.train, spec.sampling, world.size)
+        self.division = division_of(
+            network, store.manifest, self.train, spec.epochs.sampling, world.size
+        )
         """Assignment of branches (heads of one data set) to ranks; None if every rank holds all
         heads."""
         self.epochs = Epochs(
             *(spec, self.train, world.size, store.manifest.branch_names),
             dealing=None if self.division is None else self.division.step_of(self.train),
         )
-        self.budget = Budget.of(network, spec.batches)
+        self.budget = Budget.of(network, spec.epochs.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
-        """Limits of a batch that is predicted without training: those of one GCD's micro-batch."""
+        """Limits of a batch in evaluation and prediction: those of a micro-batch."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if self.settings.precision == "fp64":
             model = model.double()
-        freeze(model, spec.frozen)
+        freeze(model, spec.start.frozen)
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
-        if state is None and spec.weights:
+        if state is None and spec.start.weights:
             # A device may lack memory for the whole network if it is to hold only a shard.
             whole = model if self._divides else model.to(device)
-            begin_with(Path(spec.weights), whole, self.train, self.reading, device, world)
+            begin_with(Path(spec.start.weights), whole, self.train, self.reading, device, world)
         self.model: nn.Module = model
         self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
         self.loss = Loss(network, store.manifest, device)
-        self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
-        trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)
-        self.criterion = Criterion.of(network, store.manifest, trivial, spec.criterion)
+        name = spec.validation.criterion
+        self.metrics = Metrics(self.loss.targets, store.manifest, name)
+        trivial = spec.validation.trivial_errors or trivial_errors(self.train, store.manifest, name)
+        self.criterion = Criterion.of(network, store.manifest, trivial, name)
         if STRESS in self.loss.targets:
             check_cells(store)
         settings = self.settings.Optimizer
         rate = scaled_learning_rate(settings, self._graphs_of_a_step)
-        self.schedule = Schedule(self.settings, rate, spec.decay)
+        self.schedule = Schedule(self.settings, rate, spec.epochs.decay)
         self.optimizer = make_optimizer(self.model, settings, rate, world)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
@@ -125,7 +128,7 @@ class Trainer:
         """Monitor of the last call of :meth:`run`, with the number and time of its steps; None
         before."""
         self.predicted: dict[str, dict[str, Tensor]] = {}
-        """Predictions by the best weights, as far as they exist: split -> output -> values."""
+        """Predictions by the best weights: name of the split -> name of the output -> values."""
         self._outputs: Outputs | None = None
         """Validation predictions of this rank by the best weights of this run."""
         self._graphs = 0
@@ -139,8 +142,8 @@ class Trainer:
             self._restore(state)
         self._draw_apart()
         if not self.progress.step:
-            self.progress.batches = spec.batches
-        elif self.progress.batches != spec.batches:
+            self.progress.batches = spec.epochs.batches
+        elif self.progress.batches != spec.epochs.batches:
             self._take_steps_of(self.progress.batches)
         self.stand_in: Batch | None = None
         if world.size > 1:
@@ -185,15 +188,16 @@ class Trainer:
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> Course:
-        """Yield each step with its batches; the caller must take the step and set :attr:`taken`.
+        """Yield each step with its batches; the caller takes the step and sets :attr:`taken`.
 
-        Validation and checkpoints happen between steps. Parameters and errors are those of
+        The caller does both before it asks for the next step. Validation and checkpoints happen
+        between steps. Parameters and errors are those of
         :meth:`run`. Fused training uses this to run the steps of several trainers together.
         """
         each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
-            seconds_between_saves=self.spec.site_gcds / SAVES_PER_SECOND,
+            seconds_between_saves=self.spec.driver.site_gcds / SAVES_PER_SECOND,
             alive=alive,
             # The clock is read so many times in an epoch that is limited by time.
             seconds_between_syncs=each / self.world.size / 20,
@@ -227,7 +231,7 @@ class Trainer:
             self._save(monitor)
 
     def leave(self) -> None:
-        """Leave the process group; afterwards each rank can continue alone."""
+        """Leave the process group (collective); afterwards each rank can continue alone."""
         if self.world.is_joined:
             self.parallel = Parallel(self.model)
         self.world.leave()
@@ -238,18 +242,21 @@ class Trainer:
         progress = self.progress
         waited = progress.epoch - max(progress.best_epoch, progress.patient_since)
         gives_up = self.settings.EarlyStopping and waited >= self.settings.patience
-        return gives_up or progress.epoch >= self.spec.until_epoch
+        return gives_up or progress.epoch >= self.spec.epochs.until_epoch
 
     def plan(self, epoch: int) -> list[Step]:
-        """Return all steps of an epoch (counted from 0), as if it began after those trained."""
+        """Return all steps of an epoch, planned as if no step of it had been trained yet.
+
+        ``epoch`` counts from 0. With a budget in steps or time, the epoch is planned to follow the
+        last whole epoch that was trained.
+        """
         plan = self.epochs.plan(epoch, self.progress.start, self.budget)
         return [step for window in plan.windows() for step in window]
 
     def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
-        """Yield this rank's batch of each step, on the device; None if it has no graphs there.
+        """Yield this rank's batch of each step, on the device; None if no graph is this rank's.
 
-        ``steps`` are those of :meth:`plan` or of an evaluation. Close the generator if you leave it
-        early.
+        ``steps`` have indices of graphs in ``split``. Close the generator if you leave it early.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))
@@ -258,15 +265,15 @@ class Trainer:
                 yield next(there) if len(graphs) else None
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Yield the list of this rank's micro-batches of each step, at most `accumulation_steps`.
+        """Yield the list of this rank's micro-batches of each step: at most `accumulation_steps`.
 
-        If an epoch was begun with more batches per step than this segment has, the limit is as many
-        times larger. With sharded weights every rank has the same number, with None for empty ones.
-        Close the generator if you leave it early.
+        If the current epoch was begun with n times as many batches per step as this segment has,
+        the limit is n times larger. With sharded weights every rank has equally many micro-batches;
+        an empty one is None. Close the generator if you leave it early.
         """
         all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps
-        most *= -(-self.progress.batches // self.spec.batches)
+        most *= -(-self.progress.batches // self.spec.epochs.batches)
         mine = [
             [
                 piece
@@ -281,7 +288,7 @@ class Trainer:
                 yield [next(there) if len(piece) else None for piece in pieces]
 
     def train_step(self, step: Step, batch: Batch | Sequence[Batch | None] | None) -> Tensor:
-        """Take one step; returns this rank's contribution to the loss.
+        """Take one optimiser step; return this rank's contribution to the loss, a scalar.
 
         The loss stays on the device, because reading it would make the host wait in every step.
 
@@ -290,7 +297,7 @@ class Trainer:
         step
             Graphs of all ranks in the step.
         batch
-            This rank's graphs, if any, as one batch or several micro-batches.
+            This rank's graphs, as one batch or several micro-batches; None if it has no graphs.
         """
         return self._step(step, batch)[0]
 
@@ -451,19 +458,19 @@ class Trainer:
             self.predicted = state[KEY]
             self.spent_before = Spent(*state["spent"])
         else:
-            if self.progress.epoch < self.spec.until_epoch:
+            if self.progress.epoch < self.spec.epochs.until_epoch:
                 self.progress.leave_trial()
             self._unsaved = True
 
     def _draw_apart(self) -> None:
-        """Seed dropout differently on each rank."""
+        """Seed torch's random numbers, for dropout, differently on each rank."""
         if not self.world.is_first:
             # The first rank continues with the numbers in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
     def _take_steps_of(self, batches: int) -> None:
-        """Change the batches per step; rescale the learning rate and the average of weights."""
+        """Set the number of batches per step; adapt the learning rate and the weights' average."""
         network = self.spec.network
         self.budget = Budget.of(network, batches)
         training = network.Training.with_batches(batches)
@@ -478,7 +485,7 @@ class Trainer:
     def _train_epoch(
         self, monitor: TrainingMonitor
     ) -> Generator[tuple[Step, list[Batch | None]], None, float]:
-        """Yield the remaining steps of an epoch; return the mean training loss of all its steps."""
+        """Yield the remaining steps of the current epoch; return the mean loss of all its steps."""
         self.model.train()
         progress = self.progress
         plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
@@ -497,7 +504,7 @@ class Trainer:
         return progress.losses / max(progress.step, 1)
 
     def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
-        """Yield the given steps of an epoch with their batches, as far as its time limit allows."""
+        """Yield ``steps`` with their batches, until the time of a time-limited epoch is used."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
             for step, pieces in zip(steps, batches, strict=True):
@@ -524,7 +531,10 @@ class Trainer:
         return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
 
     def _steps_of(self, plan: Epoch) -> float:
-        """Return the expected number of steps of the epoch, by its speed if time limits it."""
+        """Return the expected number of steps of the current epoch.
+
+        If time limits the epoch, the number is extrapolated from the speed of its steps so far.
+        """
         progress, each = self.progress, self.epochs.seconds
         if each is not None and progress.seconds:
             return progress.step / min(progress.seconds / each, 1.0)
@@ -533,7 +543,7 @@ class Trainer:
     def _step(
         self, step: Step, batch: Batch | Sequence[Batch | None] | None
     ) -> tuple[Tensor, Tensor]:
-        """Take a step; returns this rank's loss and the norm of the gradient."""
+        """Take a step; return this rank's contribution to the loss, and the gradient's norm."""
         batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         self.optimizer.zero_grad()
         losses = []
@@ -545,7 +555,7 @@ class Trainer:
         return torch.stack(losses).sum(), self.update()
 
     def update(self) -> Tensor:
-        """Change the weights by their gradient; returns its norm before clipping."""
+        """Change the weights by their gradients; return the gradient's norm before clipping."""
         # The norm is needed without clipping too: it shows whether the gradient is finite.
         norm = self.parallel.clip(self.settings.gradient_clip or math.inf)
         self.optimizer.step()
@@ -553,7 +563,10 @@ class Trainer:
         return norm
 
     def _backward(self, step: Step, batch: Batch | None) -> Tensor:
-        """Add a batch's gradient; returns its contribution to the step's loss."""
+        """Add a batch's gradient to the weights' gradients; return the batch's part of the loss.
+
+        If ``batch`` is None, both are zero, but this rank takes part in collectives.
+        """
         mine = self.stand_in if batch is None else batch
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"
@@ -579,7 +592,7 @@ class Trainer:
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
     def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
-        """Record a validated epoch; returns whether its weights are the best so far."""
+        """Record a validated epoch; return whether its weights are the best so far."""
         progress = self.progress
         error = self.criterion.of_metrics(metrics)
         if not math.isfinite(val_loss + error):
@@ -587,8 +600,8 @@ class Trainer:
         progress.epoch += 1
         progress.step, progress.losses, progress.seconds = 0, 0.0, 0.0
         progress.start, progress.drawn = progress.start + progress.drawn, 0
-        if progress.batches != self.spec.batches:
-            progress.batches = self.spec.batches
+        if progress.batches != self.spec.epochs.batches:
+            progress.batches = self.spec.epochs.batches
             self._take_steps_of(progress.batches)
         progress.history.append([progress.epoch, train_loss, val_loss, error])
         self.schedule.observe(val_loss)
@@ -596,7 +609,7 @@ class Trainer:
         return self._compare(val_loss, error, metrics)
 
     def _judge_last_weights(self, monitor: TrainingMonitor) -> None:
-        """Compare a member's last weights, unaveraged, with the best averaged ones."""
+        """Validate a member's last weights, without averaging; keep them if they are the best."""
         progress = self.progress
         if self.spec.kind != "member" or progress.ended == progress.epoch:
             return
@@ -613,7 +626,7 @@ class Trainer:
         self._unsaved = True
 
     def _compare(self, val_loss: float, error: float, metrics: dict[str, float]) -> bool:
-        """Keep the model's weights if they are the best so far; returns whether they are."""
+        """Keep the model's weights if they are the best so far; return whether they are."""
         progress = self.progress
         if not error < progress.best_val_error:
             return False

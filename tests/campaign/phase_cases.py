@@ -22,7 +22,7 @@ from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.pool import results_of
 from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.segment import EpochPlan, SegmentResult, SegmentSpec, Start, TrainingOutcome
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, save_checkpoint
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
@@ -97,12 +97,20 @@ def leave_checkpoint(spec: SegmentSpec) -> None:
         {
             "attempt": spec.attempt,
             "progress": {
-                "epoch": spec.until_epoch,
+                "epoch": spec.epochs.until_epoch,
                 "step": 0,
                 "best_val_error": 1.0 + spec.number,
             },
         },
     )
+
+
+def task_of(context, trial, until_epoch=2, *, done=0, kind="trial", rung=0, **changes):
+    """A segment of a trial, or of its first member."""
+    epochs = EpochPlan(until_epoch=until_epoch, after_epoch=done)
+    number = trial.number if kind == "trial" else 0
+    start = Start(may_have_begun=False)
+    return context.task(kind, number, trial, rung=rung, start=start, epochs=epochs, **changes)
 
 
 def well(spec: SegmentSpec) -> SegmentResult:
@@ -111,11 +119,11 @@ def well(spec: SegmentSpec) -> SegmentResult:
     outcome = TrainingOutcome(
         status="ok",
         checkpoint=spec.checkpoint.name,
-        from_epoch=spec.after_epoch,
-        to_epoch=spec.until_epoch,
+        from_epoch=spec.epochs.after_epoch,
+        to_epoch=spec.epochs.until_epoch,
         best_val_error=1.0 + spec.number,
         best_val_loss=1.0 + spec.number,
-        best_epoch=spec.until_epoch,
+        best_epoch=spec.epochs.until_epoch,
         seconds=1.0,
         started=1.0,
         ended=2.0,

@@ -14,6 +14,7 @@ from phase_cases import (
     member_phase,
     micro_batches,
     run,
+    task_of,
     trained,
     well,
 )
@@ -37,30 +38,34 @@ def on_slow_gcds(context, nodes=3):
 
 def member(context):
     trial = TrialRecord(0, "running", {}, None)
-    return context.task("member", 0, trial, rung=0, until_epoch=8, done_epochs=0, width=None)
+    return task_of(context, trial, 8, kind="member", width=None)
 
 
 def test_members_have_a_batch_of_each_of_their_gcds(campaign):
     trials, pools = run(campaign(**SMALL), well)
-    assert {spec.batches for spec in pools.sent} == {1}, "trials are compared with each other"
+    assert {spec.epochs.batches for spec in pools.sent} == {1}, (
+        "trials are compared with each other"
+    )
     context = on_slow_gcds(campaign(**SMALL))
 
     def machine(spec):
-        return replace(well(spec), graphs_per_step=1.0 * spec.batches, learning_rate=0.01)
+        return replace(well(spec), graphs_per_step=1.0 * spec.epochs.batches, learning_rate=0.01)
 
     pools = FakePool(machine, nodes=3)
     members = trained(member_phase(context, trials[:2]), pools)
     assert all(not one.reason for one in members)
-    batches = {spec.number: spec.batches for spec in pools.sent}
+    batches = {spec.number: spec.epochs.batches for spec in pools.sent}
     assert {one.member: one.graphs_per_step for one in members} == batches
     assert {one.learning_rate for one in members} == {0.01}
-    assert {rank.spec.batches for rank in pools.ranks if rank.world == 4} == {4}
-    assert all(rank.spec.batches == rank.world for rank in pools.ranks)
+    assert {rank.spec.epochs.batches for rank in pools.ranks if rank.world == 4} == {4}
+    assert all(rank.spec.epochs.batches == rank.world for rank in pools.ranks)
     recorded = [one for one in context.directory.results() if one.kind == "member"]
-    assert sorted(one.batches for one in recorded) == sorted(s.batches for s in pools.sent)
+    assert sorted(one.batches for one in recorded) == sorted(
+        spec.epochs.batches for spec in pools.sent
+    )
     shared = on_slow_gcds(campaign(**{**SMALL, "resources": {}, "training": {"batch_size": 16}}))
     shapes = shared.shapes(member(shared))
-    assert shapes[-1].width > 1 and {shape.spec.batches for shape in shapes} == {1}
+    assert shapes[-1].width > 1 and {shape.spec.epochs.batches for shape in shapes} == {1}
 
 
 def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign):
@@ -69,8 +74,8 @@ def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign):
     asked = {trial.number: trial.parameters["Resources.gcds"] for trial in trials}
     assert len(set(asked.values())) > 1
     for rank in pools.ranks:
-        assert rank.spec.batches == asked[rank.spec.number]
-        assert rank.world == min(2, rank.spec.batches)
+        assert rank.spec.epochs.batches == asked[rank.spec.number]
+        assert rank.world == min(2, rank.spec.epochs.batches)
 
 
 def test_a_wider_member_takes_fewer_steps_of_the_same_length(campaign):
@@ -78,7 +83,7 @@ def test_a_wider_member_takes_fewer_steps_of_the_same_length(campaign):
     shapes = context.shapes(member(context))
     assert [shape.width for shape in shapes] == [1, 2, 4]
     for narrow, wide in pairwise(shapes):
-        assert wide.spec.batches == wide.width
+        assert wide.spec.epochs.batches == wide.width
         assert wide.spec.network == narrow.spec.network
         # All that differs is the exchange of gradients, and how steps are filled.
         assert wide.seconds == pytest.approx(narrow.seconds / 2, rel=0.15)
@@ -98,8 +103,8 @@ def test_a_member_that_is_placed_anew_begins_with_one(campaign):
     wide = context.shapes(member(context))[-1]
     end = replace(badly(wide.spec, "lost"), to_epoch=3)
     again = context.sized(wide.again(end))
-    assert (again.width, again.spec.batches) == (1, 1)
-    assert context.shapes(again)[-1].spec.batches == wide.spec.batches
+    assert (again.width, again.spec.epochs.batches) == (1, 1)
+    assert context.shapes(again)[-1].spec.epochs.batches == wide.spec.epochs.batches
 
 
 def test_gcds_that_a_batch_does_not_fit_get_it_in_parts(campaign):

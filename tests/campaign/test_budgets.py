@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG
-from phase_cases import SITE, FakePool, run, trained
+from phase_cases import SITE, FakePool, run, task_of, trained
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
@@ -63,7 +63,7 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
         last = context.directory.trial(number) / results[-1].checkpoint
         assert [*load_checkpoint(last)["predicted"]] == ["5 of valset"]
     assert {len(results) for results in found.values()} == {1, 2}
-    assert {spec.validation for spec in pools.sent} == {(5, 3)}
+    assert {spec.validation.subset for spec in pools.sent} == {(5, 3)}
 
     selection = select_trials(context, trials)  # by the predictions of those five
     members = trained(MemberPhase(context, selection, trials), FakePool(really))
@@ -119,7 +119,7 @@ def test_judging_costs_no_more_than_training(store, search, judged):
 def estimated(context, batch_size, until, **changes):
     parameters = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": batch_size}
     trial = TrialRecord(0, "running", parameters, None)
-    return context.task(*("trial", 0, trial), rung=0, until_epoch=until, done_epochs=0, **changes)
+    return task_of(context, trial, until, **changes)
 
 
 def test_the_estimator_counts_the_steps_of_a_segment(tmp_path, store):

@@ -196,7 +196,7 @@ def test_values_that_are_no_measurements_are_left_out(changes):
 
 def timed(spec):
     """Steps of two seconds each."""
-    steps = 9 * (spec.until_epoch - spec.after_epoch)
+    steps = 9 * (spec.epochs.until_epoch - spec.epochs.after_epoch)
     times = {"steps": steps, "step_seconds": 2.0 + spec.number / 100, "seconds": 2.1 * steps}
     times["peak_memory_gib"] = 0.2
     return replace(well(spec), **times)

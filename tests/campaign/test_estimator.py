@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from campaign_cases import CONFIG
 from data_set_cases import branches, two_level_store, two_levels
+from phase_cases import task_of
 from rich.console import Console
 from segment_cases import network_with
 
@@ -51,8 +52,7 @@ def task(context, number, parameters, *, results=None, **changes):
     if results is not None:
         context.ledger.trials[number] = results
     trial = TrialRecord(number, "running", parameters, None)
-    rung = {"rung": 0, "until_epoch": 2, "done_epochs": 0}
-    return context.task("trial", number, trial, **{**rung, **changes})
+    return task_of(context, trial, **changes)
 
 
 def ended(task, slower, together=1.0, **changes):
@@ -61,8 +61,8 @@ def ended(task, slower, together=1.0, **changes):
     steps = STEPS_PER_EPOCH * task.epochs
     outcome = TrainingOutcome(
         status="ok",
-        from_epoch=task.spec.after_epoch,
-        to_epoch=task.spec.until_epoch,
+        from_epoch=task.spec.epochs.after_epoch,
+        to_epoch=task.spec.epochs.until_epoch,
         steps=steps,
         step_seconds=training / steps,
         seconds=1.25 * training,
@@ -145,7 +145,7 @@ def test_a_trials_own_steps_rule_its_next_segment(start):
         context.record([ended(task(context, n, SCHNET), 3.0)])
     own = ended(task(context, 8, SCHNET), 12.0)
     context.record([own])
-    following = {"rung": 1, "until_epoch": 400, "done_epochs": 2}
+    following = {"rung": 1, "until_epoch": 400, "done": 2}
     mine = task(context, 8, SCHNET, **following, results=[own]).estimate
     other = task(context, 9, SCHNET, **following).estimate
     assert mine.seconds / other.seconds == pytest.approx(12.0 / 3.0, rel=0.3)
@@ -155,7 +155,7 @@ def test_how_well_a_trial_repeats_itself_is_learned(start):
     """From the segments of each trial one after the other, by this driver and by the next."""
 
     def spread(context, own):
-        following = {"rung": 1, "until_epoch": 400, "done_epochs": 2, "results": [own]}
+        following = {"rung": 1, "until_epoch": 400, "done": 2, "results": [own]}
         estimate = task(context, 8, SCHNET, **following).estimate
         return estimate.high / estimate.low
 
@@ -181,7 +181,7 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start):
         alone = ended(task(context, n + 3, SCHNET), 3.0)
         context.record([alone])
     shared = packed[0]
-    following = {"rung": 1, "until_epoch": 6, "done_epochs": 2}
+    following = {"rung": 1, "until_epoch": 6, "done": 2}
     for driver in (context, start()):
         after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
         seconds = [then.estimate.seconds for then in after]

@@ -89,7 +89,7 @@ def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(campaign
     if error is ManagerLost:
         first, *_ = context.directory.results()
         assert (first.status, first.reason) == ("lost", reason)
-        assert again.may_have_begun and not sent[0].may_have_begun
+        assert again.start.may_have_begun and not sent[0].start.may_have_begun
 
 
 @pytest.mark.parametrize(

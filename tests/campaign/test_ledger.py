@@ -125,7 +125,7 @@ def test_of_trials_that_have_ended_only_what_members_need_stays_in_memory(campai
     def machine(spec):
         if spec.number == 5:
             raise KeyboardInterrupt
-        result = replace(well(spec), history=[[spec.until_epoch, 1.0, 1.0, 1.0]])
+        result = replace(well(spec), history=[[spec.epochs.until_epoch, 1.0, 1.0, 1.0]])
         too_large = spec.number == 1 and spec.rung and spec.network.Training.accumulation_steps == 1
         return replace(result, status="out_of_memory", to_epoch=0) if too_large else result
 

@@ -89,7 +89,7 @@ class Simulated:
 
     def _result(self, rank):
         spec = rank.spec
-        hours = HOURS_OF_AN_EPOCH * (spec.until_epoch - spec.after_epoch) / rank.world
+        hours = HOURS_OF_AN_EPOCH * (spec.epochs.until_epoch - spec.epochs.after_epoch) / rank.world
         return replace(well(spec), seconds=3600 * hours, node="n", gcds=["0"])
 
     def update(self, demand=0): ...

@@ -83,7 +83,7 @@ def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
     file.write_bytes(bytes(content))
     save_checkpoint(
         spec.folder / "checkpoint-before.pt",
-        state | {"progress": state["progress"] | {"epoch": spec.until_epoch - 1}},
+        state | {"progress": state["progress"] | {"epoch": spec.epochs.until_epoch - 1}},
     )
     # Nor is a disk that fails for a moment taken for damage.
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
@@ -232,12 +232,14 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign, trials):
     selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
     trained(MemberPhase(context, selection, trials), pools)
     first, *others = sorted(pools.sent, key=lambda spec: spec.number)
-    assert first.start_from is not None and first.after_epoch > 0
-    assert all(spec.start_from is None and spec.after_epoch == 0 for spec in others)
+    assert first.start.trial_checkpoint is not None and first.epochs.after_epoch > 0
+    assert all(
+        spec.start.trial_checkpoint is None and spec.epochs.after_epoch == 0 for spec in others
+    )
     until = context.config.ensemble.epochs
-    assert {spec.decay for spec in pools.sent} == {(first.after_epoch, until)}
+    assert {spec.epochs.decay for spec in pools.sent} == {(first.epochs.after_epoch, until)}
     assert len({spec.seed for spec in pools.sent}) == 3
-    assert all(spec.bootstrap for spec in pools.sent)
+    assert all(spec.epochs.bootstrap for spec in pools.sent)
 
 
 @pytest.mark.parametrize(("status", "tries"), [("diverged", 1), ("error", 3), ("killed", 3)])

@@ -14,6 +14,7 @@ from phase_cases import (
     member_phase,
     micro_batches,
     run,
+    task_of,
     trained,
     well,
 )
@@ -71,7 +72,7 @@ def of_little_memory(context):
     """With GCDs that a third of a step fills."""
     change_gcd(context, process_gib=0.0)
     trial = TrialRecord(0, "running", {}, None)
-    task = context.task("trial", 0, trial, rung=0, until_epoch=2, done_epochs=0)
+    task = task_of(context, trial)
     change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
     return context
 
@@ -103,7 +104,7 @@ def test_parts_are_half_of_those_that_did_not_fit(campaign):
     context = campaign(**LARGE_STEPS)
     network = context.config.network_with({})
     trial = TrialRecord(0, "running", {}, None)
-    task = context.task("trial", 0, trial, rung=0, until_epoch=2, done_epochs=0)
+    task = task_of(context, trial)
     failed = replace(badly(task.spec, "out_of_memory"), accumulation_steps=2)
     gang = replace(failed, gcds=["0", "1"])
     for results, parts in (

@@ -50,8 +50,8 @@ def test_the_fastest_is_found_and_nothing_follows(campaign):
     pool = FakePool(timed)
     assert run_phases(context, lambda: pool) == []
     assert {spec.kind for spec in pool.sent} == {"trial"}
-    assert {spec.validation for spec in pool.sent} == {(1, 3)}, "of no use, so one structure"
-    assert {spec.until_epoch for spec in pool.sent} == {1}
+    assert {spec.validation.subset for spec in pool.sent} == {(1, 3)}, "of no use, so one structure"
+    assert {spec.epochs.until_epoch for spec in pool.sent} == {1}
     assert _finish(context, []) is None
     assert context.directory.report.exists() and not context.directory.summary.exists()
     frame = trials_frame(context.directory.path)
@@ -151,7 +151,7 @@ def test_speed_may_stand_beside_an_error(campaign):
     changes = {"objectives": ["val_error", "throughput"], "rungs": "none"}
     trials, pool = run(campaign(**changes), timed)
     assert all(trial.values == (1.0 + n, 60 / (1.0 + n)) for n, trial in enumerate(trials))
-    assert {spec.validation for spec in pool.sent} == {None}
+    assert {spec.validation.subset for spec in pool.sent} == {None}
     assert {rank.world for rank, _ in pool.placed} == {1}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
-from phase_cases import SITE, FakePool, badly, change_gcd, hosts, run, searched, well
+from phase_cases import SITE, FakePool, badly, change_gcd, hosts, run, searched, task_of, well
 
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
@@ -203,16 +203,7 @@ def test_a_verdict_stands_after_a_restart(campaign):
     for value in (1.0, 2.0, 3.0):
         phase.search.report(phase.search.ask().number, 0, Outcome((value,)))
     phase.search.close()
-    result = well(
-        phase.context.task(
-            "trial",
-            0,
-            first,
-            rung=0,
-            until_epoch=2,
-            done_epochs=0,
-        ).spec
-    )
+    result = well(task_of(phase.context, first).spec)
     phase.context.directory.record([replace(result, best_val_error=5.0)])
     again = TrialPhase(campaign())
     assert again.search.records[0].state == "running"

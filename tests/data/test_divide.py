@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.data.divide import Structures, divide
+from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.data.splits import CALIBRATION, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
@@ -284,6 +286,8 @@ def test_a_set_given_for_calibration_is_not_trained_on():
         "train_duplicate_of_calibration": 1,
         "calibration_duplicate_of_test": 1,
     }
+    kept = SimpleNamespace(provenance={"division": {"left_out": division.left_out}})
+    assert "to calibrate with left out" in "".join(left_out(SimpleNamespace(manifest=kept)))
     with pytest.raises(InputError, match="there is no calibration set"):
         divide(
             together(["train", "train", "train", "calibration", "test"], "abcdd"),

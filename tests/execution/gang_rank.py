@@ -10,7 +10,7 @@ import torch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.workers.rendezvous import rendezvous
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.distributed import joined
 from hydragnn_flow.training.trainer import Trainer
 
@@ -23,13 +23,13 @@ def listening() -> list[str]:
 
 values, where, rank, size = json.loads(sys.argv[1])
 torch.set_num_threads(1)
-spec = SegmentSpec.from_dict(values)
+spec = read_segment(values)
 with (
     rendezvous(**where, rank=rank, size=size, should_stop=lambda: False) as store,
     joined(rank, size, store, "cpu") as world,
 ):
     total = float(world.sum(torch.tensor([float(rank + 1)])))
-    graphs = GraphStore.open(spec.store)
+    graphs = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, graphs, torch.device("cpu"), world)
     trainer.run()
     weights = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])

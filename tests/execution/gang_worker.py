@@ -12,7 +12,7 @@ from hydragnn_flow.execution import Node, Rank, run_ranks
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers.worker import call_off
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 
 NODE = Node(
     gcds=("0", "1"),
@@ -23,9 +23,7 @@ NODE = Node(
 
 
 def run(spec: dict[str, Any], rank: dict[str, Any], interface: str | None) -> None:
-    (result,) = run_ranks(
-        replace(NODE, interface=interface), [Rank(SegmentSpec.from_dict(spec), **rank)]
-    )
+    (result,) = run_ranks(replace(NODE, interface=interface), [Rank(read_segment(spec), **rank)])
     print(json.dumps(result.to_dict()), flush=True)
 
 

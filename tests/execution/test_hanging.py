@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 
 from hydragnn_flow import processes
 from hydragnn_flow.execution import Node, Rank, merged, run_ranks
@@ -244,5 +243,5 @@ def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     (result,) = run_ranks(NODE, [Rank(spec)])
     assert seen.is_set()
     assert (result.status, result.reason[:8]) == ("killed", "it hung:")
-    (again,) = run_ranks(NODE, [Rank(replace(spec, until_epoch=1))])
+    (again,) = run_ranks(NODE, [Rank(changed(spec, until_epoch=1))])
     assert again.status == "ok"

@@ -4,11 +4,10 @@ import errno
 import os
 import shutil
 import socket
-from dataclasses import replace
 
 import psutil
 import pytest
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 from trainer_cases import (
     LONG,
     Running,
@@ -44,13 +43,13 @@ def test_a_dead_rank_ends_its_job(tmp_path, alloy_store):
     victim = trainer_of(1)._process
     for before in checkpoints(spec.folder):
         before.unlink()
-    running = Running(two_ranks(replace(spec, until_epoch=LONG)))
+    running = Running(two_ranks(changed(spec, until_epoch=LONG)))
     checkpoint(spec.folder)
     victim.kill()
     result = merged(running.results())
     assert result.status == "killed"
     epochs = epochs_saved(spec) + 1
-    resumed = run_on_two(replace(spec, until_epoch=epochs))
+    resumed = run_on_two(changed(spec, until_epoch=epochs))
     assert (resumed.status, resumed.to_epoch) == ("ok", epochs)
 
 

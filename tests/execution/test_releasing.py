@@ -1,9 +1,7 @@
 """Segments that are asked to stop at a checkpoint, so that they can be placed anew."""
 
-from dataclasses import replace
-
 import pytest
-from segment_cases import make_spec
+from segment_cases import changed, make_spec
 from trainer_cases import LONG, NODE, Running, checkpoint, run_alone, trainer_of, two_ranks
 
 from hydragnn_flow.execution import Rank
@@ -23,7 +21,7 @@ def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(tmp_p
     assert (spec.folder / result.checkpoint).exists()
     assert result.to_epoch > 0
     process = trainer_of(0)._process.pid
-    following = replace(spec, attempt="second", until_epoch=result.to_epoch + 2)
+    following = changed(spec, attempt="second", until_epoch=result.to_epoch + 2)
     again = run_alone(Rank(following, gcd=0))
     assert (again.status, again.to_epoch) == ("ok", result.to_epoch + 2)
     assert again.from_epoch == result.to_epoch
@@ -47,4 +45,4 @@ def test_a_segment_that_is_released_before_it_comes_stops_at_once(tmp_path, allo
     release("to come")
     result = run_alone(Rank(spec, gcd=0))
     assert result.status == "interrupted" and result.reason.startswith("asked to stop")
-    assert run_alone(Rank(replace(spec, attempt="after", until_epoch=1), gcd=0)).status == "ok"
+    assert run_alone(Rank(changed(spec, attempt="after", until_epoch=1), gcd=0)).status == "ok"

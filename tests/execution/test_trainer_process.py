@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from driver_cases import is_at_work
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 from trainer_cases import (
     LONG,
     NODE,
@@ -102,7 +102,7 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(tmp_path, alloy_
     assert (neighbour.status, neighbour.to_epoch) == ("ok", 100)
     assert killed.ended < neighbour.ended, "it had ended before"
     epochs = epochs_saved(spec) + 1
-    (again,) = run_together([replace(spec, until_epoch=epochs)])
+    (again,) = run_together([changed(spec, until_epoch=epochs)])
     assert (again.status, again.to_epoch) == ("ok", epochs)
 
 

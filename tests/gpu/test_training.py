@@ -97,7 +97,7 @@ def test_predictions_are_those_of_the_cpu(tmp_path, alloy_store, device):
 
 
 def test_a_profile_takes_the_steps_apart(tmp_path, alloy_store, device):
-    spec = make_spec(tmp_path / "t", alloy_store, 1, profile_seconds=1.0)
+    spec = make_spec(tmp_path / "t", alloy_store, 1, seconds=1.0)
     profile = profile_training(spec, alloy_store, device)
     assert profile.parts.reading > 0 and profile.parts.computing > 0
     assert 0 < profile.peak_memory_gib < 4

@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.trainer import Trainer
 
 
 def train(values: dict[str, Any], device: torch.device, world: World) -> list[list[float]]:
     """Epochs with their losses, as the trainer keeps them."""
-    spec = SegmentSpec.from_dict(values)
-    store = GraphStore.open(spec.store)
+    spec = read_segment(values)
+    store = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, store, device, world)
     trainer.run()
     return trainer.progress.history

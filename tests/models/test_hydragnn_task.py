@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from hydragnn_task import FEWER_GRAPHS, THRESHOLDS, THRESHOLDS_WITH_LENGTHS, network, write_task
+from segment_cases import make_spec
 
-from hydragnn_flow.config import load_network
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
@@ -23,16 +22,7 @@ def smaller_task(tmp_path_factory):
 
 def _errors(task, folder, section):
     """Mean square and mean absolute error of each target on the test split after training."""
-    spec = SegmentSpec(
-        kind="trial",
-        number=0,
-        directory=str(folder),
-        store=str(task.path),
-        network=load_network(section),
-        until_epoch=section["Training"]["num_epoch"],
-        rung=0,
-        seed=0,
-    )
+    spec = make_spec(folder, task, section["Training"]["num_epoch"], network=section)
     result = run_segment(spec)
     assert result.status == "ok", result.reason
     best = load_checkpoint(folder / "checkpoint.pt")["best"]

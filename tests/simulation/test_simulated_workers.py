@@ -6,11 +6,11 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 from phase_cases import NODE, SITE
+from segment_cases import make_spec
 
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.execution.pools.waits import drain_seconds
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import Cost
 from hydragnn_flow.simulation.workers import SimulatedWorkers
@@ -32,7 +32,7 @@ class Fixed:
         return self._cost
 
     def errors(self, spec):
-        return [1.0 / (1 + epoch) for epoch in range(spec.until_epoch)]
+        return [1.0 / (1 + epoch) for epoch in range(spec.epochs.until_epoch)]
 
 
 class Machine:
@@ -54,19 +54,10 @@ class Machine:
             self.clock.next(SimpleQueue(), min(0.4, until - self.clock.monotonic()))
 
     def spec(self, attempt, until=4, **changes):
-        spec = SegmentSpec(
-            kind="trial",
-            number=0,
-            rung=0,
-            directory=str(self._folder / "0"),
-            store="",
-            network=self._config.network_with({}),
-            until_epoch=until,
-            seed=1,
-            attempt=attempt,
-            may_have_begun=True,
+        network = self._config.network_with({}).to_json()
+        return make_spec(
+            self._folder / "0", None, until, network=network, attempt=attempt, **changes
         )
-        return replace(spec, **changes)  # type: ignore[arg-type]
 
     def send(self, rank, node=0):
         return self.workers.run([rank], self.nodes[node])

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from driver_cases import PATIENCE
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, joined
 from hydragnn_flow.training.monitor import Stopped
@@ -78,8 +78,8 @@ def _rank(
 
 def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
     """Losses of the first steps, then loss and errors on the validation split."""
-    spec = SegmentSpec.from_dict(values)
-    store = GraphStore.open(spec.store)
+    spec = read_segment(values)
+    store = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, store, torch.device("cpu"), world)
     losses, judged = train_on(trainer, world), trainer.evaluate(trainer.val)
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
@@ -108,8 +108,8 @@ def train_on(trainer: Trainer, world: World) -> list[float]:
 
 def stop(values: dict[str, Any], world: World) -> str:
     """What ends a run that the last rank alone is asked to end."""
-    spec = SegmentSpec.from_dict(values)
-    store = GraphStore.open(spec.store)
+    spec = read_segment(values)
+    store = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, store, torch.device("cpu"), world)
     try:
         trainer.run(lambda: world.rank == world.size - 1)
@@ -122,8 +122,8 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
     """What the ranks together have predicted of the validation split after an epoch."""
     folder = Path(values["directory"]) / "predicted"
     folder.mkdir(exist_ok=True)
-    spec = SegmentSpec.from_dict(values | {"directory": str(folder)})
-    store = GraphStore.open(spec.store)
+    spec = read_segment(values | {"directory": str(folder)})
+    store = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, store, torch.device("cpu"), world)
     trainer.run()
     return {name: values.tolist() for name, values in trainer.predicted["valset"].items()}
@@ -131,8 +131,10 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
 
 def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
     """What this rank read of a streamed store in each epoch, its losses and its last weights."""
-    spec = SegmentSpec.from_dict(values)
-    trainer = Trainer(spec, GraphStore.open(spec.store, spec.mode), torch.device("cpu"), world)
+    spec = read_segment(values)
+    trainer = Trainer(
+        spec, GraphStore.open(spec.store.path, spec.store.mode), torch.device("cpu"), world
+    )
     read: list[list[int]] = []
     losses: list[list[float]] = []
     for epoch in range(EPOCHS):

@@ -9,7 +9,7 @@ import ddp_rank
 import torch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.trainer import Trainer
 
@@ -46,8 +46,8 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
         Losses of the steps, loss and errors on the validation split, predictions of it, and the
         numbers that this rank holds of parameters, gradients and the optimiser's state.
     """
-    spec = SegmentSpec.from_dict(values)
-    trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), world)
+    spec = read_segment(values)
+    trainer = Trainer(spec, GraphStore.open(spec.store.path), torch.device("cpu"), world)
     losses = ddp_rank.train_on(trainer, world)
     val_loss, metrics = trainer.evaluate(trainer.val)
     trainer.save()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
@@ -131,7 +131,7 @@ def test_an_epoch_ends_with_the_steps_it_began_with(
     progress = load_checkpoint(folder / FILE)["progress"]
     assert progress["batches"] == before
 
-    goes_on = replace(spec, batches=after)
+    goes_on = changed(spec, batches=after)
     rest = run_segment(goes_on)
     assert rest.from_step == steps
     # In other parts where its ranks are fewer, so that they have as many graphs at a time.
@@ -140,7 +140,7 @@ def test_an_epoch_ends_with_the_steps_it_began_with(
     left = len(alloy_store["trainset"]) - progress["drawn"]
     assert rest.graphs_per_step == pytest.approx(left / rest.steps)
 
-    following = run_segment(replace(goes_on, until_epoch=2))
+    following = run_segment(changed(goes_on, until_epoch=2))
     assert following.learning_rate == pytest.approx(RATE * after**0.5)
     most = 2 * after
     assert following.graphs_per_step <= most
@@ -152,7 +152,7 @@ def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path, alloy_store):
     network = network_with(Training__batch_size=2)
     spec = make_spec(tmp_path / "t", alloy_store, 2, network=network, batches=4)
     stopped(spec, alloy_store, 1)
-    trainer = Trainer(replace(spec, batches=1), alloy_store, torch.device("cpu"), World())
+    trainer = Trainer(changed(spec, batches=1), alloy_store, torch.device("cpu"), World())
     left = trainer.plan(0)[1:]
     parts = [batch.num_graphs for pieces in trainer.micro_batches(left) for batch in pieces]
     assert sum(parts) == sum(step.graphs for step in left)
@@ -167,7 +167,7 @@ def test_a_member_leaves_the_steps_of_its_trial(tmp_path, alloy_store):
         alloy_store,
         2,
         kind="member",
-        start_from=str(trial.folder / FILE),
+        trial_checkpoint=str(trial.folder / FILE),
         batches=2,
     )
     end = run_segment(member)

@@ -1,12 +1,11 @@
 """Trainings whose epochs are parts of a budget, judged by some graphs, drawn from data sets."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.data.reading.split import SplitPart
@@ -53,7 +52,7 @@ def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(tmp_path, alloy_sto
     drawn = [graph for graphs in seen for graph in graphs]
     for first in range(0, len(drawn) - n + 1, n):
         assert sorted(drawn[first : first + n]) == [*range(n)]
-    result = run_segment(replace(spec, directory=str(tmp_path / "u"), until_epoch=6))
+    result = run_segment(changed(spec, directory=str(tmp_path / "u"), until_epoch=6))
     assert (result.steps, result.graphs_per_step) == (20, 4.0)
     assert [row[0] for row in result.history] == [1, 2, 3, 4, 5, 6]
 
@@ -103,7 +102,7 @@ def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_stor
     (batch,) = part.batches([np.arange(4)])
     assert torch.equal(batch.pos, val.batch(graphs).pos)
 
-    one = trainer(tmp_path / "t", alloy_store, 2, validation=(4, 0), number=3)
+    one = trainer(tmp_path / "t", alloy_store, 2, subset=(4, 0), number=3)
     one.run()
     predicted = load_checkpoint(tmp_path / "t" / FILE)["predicted"]
     assert {name: len(found["energy"]) for name, found in predicted.items()} == {"4 of valset": 4}
@@ -113,7 +112,7 @@ def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_stor
 
 
 def test_a_member_predicts_the_whole_validation_split_at_its_end(tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "m", alloy_store, 2, kind="member", validation=(4, 0))
+    spec = make_spec(tmp_path / "m", alloy_store, 2, kind="member", subset=(4, 0))
     result = run_segment(spec)
     assert result.status == "ok"
     predicted = load_checkpoint(spec.folder / result.checkpoint)["predicted"]
@@ -161,7 +160,7 @@ def test_data_sets_contribute_equally_or_by_weights(tmp_path, store):
         for graphs in (range(5), range(5, n)):
             counts = [drawn[graph] for graph in graphs]
             assert max(counts) - min(counts) <= 1
-    result = run_segment(replace(spec, until_epoch=2))
+    result = run_segment(changed(spec, until_epoch=2))
     assert (result.status, result.to_epoch) == ("ok", 2)
 
 

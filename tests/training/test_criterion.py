@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segment_cases import NETWORK, make_spec, network_with
+from segment_cases import NETWORK, changed, make_spec, network_with
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import load_network
@@ -180,8 +180,8 @@ def continued(folder, trial, until_epoch, **changes):
     """A member that goes on from a trial, and how that ended."""
     folder.mkdir(exist_ok=True)
     start = str(trial.folder / FILE)
-    spec = replace(trial, kind="member", directory=str(folder), start_from=start, **changes)
-    spec = replace(spec, until_epoch=until_epoch)
+    spec = changed(trial, kind="member", directory=str(folder), trial_checkpoint=start, **changes)
+    spec = changed(spec, until_epoch=until_epoch)
     return spec, run_segment(spec)
 
 
@@ -262,7 +262,7 @@ def test_a_member_that_was_stopped_ends_with_the_same_best_weights(tmp_path, all
 def test_a_member_that_fails_before_its_first_epoch_has_its_trials_weights(tmp_path, alloy_store):
     trial = make_spec(tmp_path / "t", alloy_store, 2)
     run_segment(trial)
-    spec = replace(trial, kind="member", until_epoch=4, start_from=str(trial.folder / FILE))
+    spec = changed(trial, kind="member", until_epoch=4, trial_checkpoint=str(trial.folder / FILE))
     spec = replace(spec, directory=str(tmp_path / "m"))
     spec.folder.mkdir()
     result = run_segment(spec, should_stop=lambda: True)

@@ -12,7 +12,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import build_model
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.checkpoints.starting import keep_weights
 from hydragnn_flow.training.distributed import World
@@ -62,7 +62,7 @@ NETWORKS = {
 CHANGES: dict[str, dict[str, Any]] = {
     "by cost": {"bootstrap": True},
     PER_RANK: {"batches": 2},
-    "of a budget": {"budget": ("steps", 20), "validation": (5, 1)},
+    "of a budget": {"budget": ("steps", 20), "subset": (5, 1)},
 }
 
 
@@ -111,7 +111,7 @@ def on_two_ranks(specs, stopped, streamed, tmp_path_factory):
 def test_ranks_that_share_the_optimiser_save_all_of_it(on_two_ranks, specs, alloy_store):
     """One process goes on from their checkpoint as from its own."""
     assert on_two_ranks
-    spec = SegmentSpec.from_dict(specs["ZeRO"])
+    spec = read_segment(specs["ZeRO"])
     saved = load_checkpoint(spec.folder / FILE)["optimizer"]
     one = Trainer(spec, alloy_store, torch.device("cpu"), World())
     moments = one.optimizer.state_dict()
@@ -183,7 +183,7 @@ def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store):
 def test_ranks_end_together_where_one_is_asked_to(tmp_path, on_two_ranks, stopped, alloy_store):
     """After the same step, and one process goes on from what they saved."""
     assert on_two_ranks["reason"] == "asked to stop, in epoch 1 after step 1"
-    result = run_segment(SegmentSpec.from_dict(stopped))
+    result = run_segment(read_segment(stopped))
     assert (result.status, result.from_step) == ("ok", 1)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
     np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -92,7 +92,7 @@ def test_members_end_where_they_are_to_or_stop_early(alloy_store, tmp_path):
 
     def specs(folder):
         first, *others = specs_of(tmp_path / folder, alloy_store, networks)
-        return [replace(first, until_epoch=2), *others]
+        return [changed(first, until_epoch=2), *others]
 
     alone = [run_segment(spec) for spec in specs("alone")]
     found = run_fused(specs("fused"))
@@ -202,8 +202,8 @@ def test_what_cannot_be_fused_is_refused(changes, reason, alloy_store, tmp_path)
 def test_segments_that_cannot_be_fused_are_refused(alloy_store, tmp_path):
     one, other = specs_of(tmp_path / "specs", alloy_store, [NETWORK] * 2)
     assert refusal_together([one, other]) == refusal_of(one) == ""
-    assert "streamed" in refusal_of(replace(one, mode="stream"))
-    assert "time" in refusal_of(replace(one, budget=("seconds", 60.0)))
+    assert "streamed" in refusal_of(changed(one, mode="stream"))
+    assert "time" in refusal_of(changed(one, budget=("seconds", 60.0)))
     wider = make_spec(
         tmp_path / "wider", alloy_store, 1, network=network_with(Architecture__hidden_dim=16)
     )

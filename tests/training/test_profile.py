@@ -84,7 +84,7 @@ def test_a_profile_says_where_the_time_of_a_step_goes(tmp_path, alloy_store, mon
 
     monkeypatch.setattr(MarkedTrainer, "micro_batches", slowly_read)
     monkeypatch.setattr(profiling, "MarkedTrainer", Slow)
-    changes = {"traced": True, "attempt": "a", "profile_seconds": 1.0}
+    changes = {"traced": True, "attempt": "a", "seconds": 1.0}
     spec = make_spec(tmp_path / "t", alloy_store, 1, **changes)
     profile = profile_training(spec, alloy_store, CPU)
     assert vars(profile.parts) == pytest.approx(delays | {"exchanging": 0.0, "waiting": 0.0})

@@ -42,7 +42,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 CHANGES: dict[str, dict[str, Any]] = {
     "one cycle": {"bootstrap": True},
-    "steps": {"budget": ("steps", 25), "validation": (4, 0)},
+    "steps": {"budget": ("steps", 25), "subset": (4, 0)},
     "samples": {"budget": ("samples", 61), "bootstrap": True},
 }
 """What else is asked of the training."""
@@ -144,7 +144,7 @@ def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(tmp_path, a
         alloy_store,
         EPOCHS,
         kind="member",
-        start_from=str(tmp_path / "trial" / FILE),
+        trial_checkpoint=str(tmp_path / "trial" / FILE),
     )
     result = run_segment(member)
     assert (result.from_step, result.to_epoch, result.status) == (2, EPOCHS, "ok")

@@ -3,13 +3,12 @@
 import itertools
 import json
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk
-from segment_cases import NETWORK, make_spec, network_with
+from segment_cases import NETWORK, changed, make_spec, network_with
 from test_resuming import same
 
 from hydragnn_flow.config import load_network
@@ -68,12 +67,12 @@ def test_what_was_spent_goes_with_the_checkpoint(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, 3)
     first = run_segment(spec)
     assert first.spent_seconds == first.spent_joules == 0
-    second = run_segment(replace(spec, until_epoch=4))
+    second = run_segment(changed(spec, until_epoch=4))
     assert 0 < second.spent_seconds <= first.seconds
-    third = run_segment(replace(spec, until_epoch=5))
+    third = run_segment(changed(spec, until_epoch=5))
     assert second.spent_seconds < third.spent_seconds <= first.seconds + second.seconds
-    member = replace(
-        spec, directory=str(tmp_path / "m"), start_from=str(spec.folder / FILE), until_epoch=6
+    member = changed(
+        spec, directory=str(tmp_path / "m"), trial_checkpoint=str(spec.folder / FILE), until_epoch=6
     )
     member.folder.mkdir()
     assert run_segment(member).spent_seconds == 0
@@ -125,7 +124,7 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     # At this rate nothing gets better, and what was kept of the best stays.
     worse = network_with(Training__Optimizer__learning_rate=1.0)
     as_if_trained_with(worse, file)
-    spec = replace(spec, until_epoch=5, network=load_network(worse))
+    spec = changed(spec, until_epoch=5, network=load_network(worse))
     later = run_segment(spec)
     assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
     state = load_checkpoint(file)

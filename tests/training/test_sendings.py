@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from segment_cases import make_spec, network_with
+from segment_cases import changed, make_spec, network_with
 
 from hydragnn_flow import files
 from hydragnn_flow.errors import InputError
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(tmp_
     run_segment(spec)
     other = run_segment(sent(spec.folder, alloy_store, 1, "b"))
     assert (other.checkpoint, other.checksum) == ("checkpoint-a.pt", None)
-    run_segment(replace(spec, until_epoch=2))
+    run_segment(changed(spec, until_epoch=2))
     again = run_segment(sent(spec.folder, alloy_store, 3, "c"))
     assert (again.from_epoch, again.passed_over) == (2, "")
 
@@ -225,7 +225,7 @@ def test_a_checkpoint_in_the_place_of_another_is_passed_over(tmp_path, alloy_sto
         (spec.folder / again.checkpoint).unlink()
     # A member has nothing to begin with but its seed.
     spec.checkpoint.write_bytes(other.checkpoint.read_bytes())
-    start = {"start_from": str(spec.checkpoint), "kind": "member"}
+    start = {"trial_checkpoint": str(spec.checkpoint), "kind": "member"}
     member = run_segment(sent(tmp_path / "m", alloy_store, 2, "m", **known, **start))
     assert (member.from_epoch, member.status) == (0, "ok")
     assert member.passed_over.startswith(str(spec.checkpoint))
@@ -272,7 +272,7 @@ def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(tmp_path, alloy_st
 
     monkeypatch.setattr(os, "scandir", stale)
     with pytest.raises(OSError, match="Stale"):
-        run_segment(replace(spec, until_epoch=2, attempt="b"))
+        run_segment(changed(spec, until_epoch=2, attempt="b"))
 
 
 def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(tmp_path, alloy_store):
@@ -296,11 +296,11 @@ def test_a_member_begins_with_what_is_left_of_its_trial(tmp_path, alloy_store):
     trial = sent(tmp_path / "trial", alloy_store, 2, "late")
     run_segment(trial)
     named = str(trial.folder / "checkpoint-named.pt")
-    member = run_segment(sent(tmp_path / "m", alloy_store, 3, "m", start_from=named))
+    member = run_segment(sent(tmp_path / "m", alloy_store, 3, "m", trial_checkpoint=named))
     assert (member.status, member.from_epoch) == ("ok", 2)
     nothing = str(tmp_path / "none" / "checkpoint-named.pt")
     with pytest.raises(InputError, match=r"checkpoint-named\.pt: is not a readable"):
-        run_segment(sent(tmp_path / "n", alloy_store, 3, "n", start_from=nothing))
+        run_segment(sent(tmp_path / "n", alloy_store, 3, "n", trial_checkpoint=nothing))
 
 
 class _SecondRank(World):
@@ -337,10 +337,8 @@ def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
     state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), cpu)
     assert state is not None and state["progress"]["epoch"] == 2
     # So it is with the trial that a member starts from, as long as it has nothing of its own.
-    member = replace(
-        sent(tmp_path / "m", alloy_store, 3, "c", may_have_begun=True),
-        start_from=str(later.folder / name),
-    )
+    own = {"may_have_begun": True, "trial_checkpoint": str(later.folder / name)}
+    member = sent(tmp_path / "m", alloy_store, 3, "c", **own)
     begun = Sending(member)
     state = begun.begin(_SecondRank(["", "", name, before, name, now]), cpu)
     assert state is not None and state["progress"]["epoch"] == 2

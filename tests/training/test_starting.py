@@ -181,7 +181,7 @@ def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(weights, elsew
     Path(file).unlink()
     own = str(checkpoints(trial.folder)[0])
     member = make_spec(
-        tmp_path / "member", elsewhere, 2, weights=file, start_from=own, kind="member"
+        tmp_path / "member", elsewhere, 2, weights=file, trial_checkpoint=own, kind="member"
     )
     outcome = run_segment(member)
     assert (outcome.status, outcome.from_epoch) == ("ok", 1)

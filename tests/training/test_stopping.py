@@ -166,7 +166,7 @@ def test_early_stopping_ends_a_trial_well(tmp_path, alloy_store):
     assert again.best_val_error == result.best_val_error
     start = str(tmp_path / "t" / FILE)
     member = make_spec(
-        tmp_path / "m", alloy_store, 20, network=still, kind="member", start_from=start
+        tmp_path / "m", alloy_store, 20, network=still, kind="member", trial_checkpoint=start
     )
     assert run_segment(member).to_epoch == 8
 

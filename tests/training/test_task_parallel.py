@@ -138,7 +138,7 @@ def on_four_ranks(folder, stores):
 def goes_on_alone(tmp_path_factory, stores):
     """Losses of one process that has never stopped."""
     spec = spec_of("potential", tmp_path_factory.mktemp("alone"), stores)
-    trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), World())
+    trainer = Trainer(spec, GraphStore.open(spec.store.path), torch.device("cpu"), World())
     return [train_on(trainer, World()) for _ in range(len(CHAIN) + 2)]
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.trainer import Trainer
 
@@ -49,8 +49,8 @@ def sent(world: World, specs: dict[str, dict[str, Any]]) -> dict[str, tuple[floa
     """Bytes that a step sends, and bytes of the parameters, by network."""
     found = {}
     for name, values in specs.items():
-        spec = SegmentSpec.from_dict(values)
-        trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), world)
+        spec = read_segment(values)
+        trainer = Trainer(spec, GraphStore.open(spec.store.path), torch.device("cpu"), world)
         trainer.model.train()
         steps = trainer.plan(0)[:3]
         batches = list(trainer.micro_batches(steps))

@@ -44,13 +44,13 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Measure the cost of a training step on a batch of these atoms, edges and graphs.
+        """Measure the cost of a training step on a batch of so many atoms, edges and graphs.
 
         Raises
         ------
         InputError
-            If the engine cannot build the network, it returns something else than requested, or its
-            step fails.
+            If the engine cannot build the network, the network returns something else than
+            requested, or its training step fails.
         """
         batch = {"atoms": atoms, "edges": edges, "graphs": graphs}
         return NetworkCost(**self._ask(network, batch=batch))
@@ -70,7 +70,7 @@ class EngineProbe:
         Raises
         ------
         InputError
-            If the engine cannot read them, or they are of another network.
+            If the engine cannot read the weights, or they are of another network.
         """
         asked = {"file": str(start.path), "heads": start.heads, "frozen": list(start.frozen)}
         self._ask(network, start={**asked, "target": None if target is None else str(target)})

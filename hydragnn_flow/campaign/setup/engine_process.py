@@ -1,6 +1,7 @@
 """Process that measures networks of engines: `python -m …engine_process DRIVER_PID`.
 
-Requests and answers are single lines of JSON through pipes; it ends when the driver does.
+An engine is an external library that builds a network. Requests and answers are single lines of
+JSON through pipes; the process ends when the driver does.
 """
 
 from __future__ import annotations
@@ -47,7 +48,21 @@ def _cost(engine: str, model: Model, graphs: GraphStore, batch: dict[str, int]) 
 def _begin(
     model: Model, file: str, heads: str, frozen: list[str], target: str | None
 ) -> dict[str, Any]:
-    """Check the weights that a network begins with, and write them if there is a target."""
+    """Check the weights that a network begins with; return an empty dict.
+
+    Parameters
+    ----------
+    model
+        Network of an engine; parameters named in ``frozen`` are frozen in it.
+    file
+        Path of the file with the weights.
+    heads
+        `keep` to begin with all weights, `new` to begin with those of the encoder.
+    frozen
+        Names of parameters or modules that are not trained.
+    target
+        Path of a file to write the weights to; None to write nothing.
+    """
     assert isinstance(model, EngineModel)
     freeze(model, frozen)
     weights = weights_of(model, model.read_weights(Path(file)), heads)
@@ -63,7 +78,24 @@ def _tried(
     batch: dict[str, int] | None = None,
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the cost of a step, or nothing if weights are checked; or why it is refused."""
+    """Answer a request: measure the cost of a training step, or check the initial weights.
+
+    Parameters
+    ----------
+    network
+        Configuration of the network as JSON values.
+    store
+        Path of the store.
+    batch
+        Number of ``atoms``, ``edges`` and ``graphs`` in a batch whose cost is measured.
+    start
+        Arguments of :func:`_begin` to check weights; None to measure the cost.
+
+    Returns
+    -------
+    dict
+        Fields of the cost; nothing if weights are checked; or ``refused``, an error message.
+    """
     try:
         torch.manual_seed(0)
         graphs = _open(store)

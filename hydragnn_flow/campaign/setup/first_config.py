@@ -126,7 +126,7 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
     Raises
     ------
     InputError
-        If one of them exists: nothing is overwritten.
+        If one of the files exists; nothing is overwritten.
     """
     files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
     for file in files:
@@ -142,7 +142,10 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
 
 
 def _check_apart(finding: Finding, name: str, folder: Path) -> None:
-    """Refuse a directory in which the patterns of the data would match the new files."""
+    """Refuse a folder in which a file pattern of the data would match one of the new files.
+
+    ``name`` is the name of the new files without suffix.
+    """
     if folder.resolve() != finding.folder.resolve():
         return
     for role in finding.sizes:
@@ -156,7 +159,10 @@ def _check_apart(finding: Finding, name: str, folder: Path) -> None:
 
 
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """Choose labels to learn: energy and forces, or else an energy, or the first label."""
+    """Choose labels to learn: energy and forces, or else an energy, or the first label.
+
+    Returns the labels, and True if they are energy and forces of a potential.
+    """
     sums = [label for label in labels if not _is_per_atom(label)]
     energy = _like("energy", "graph", 1, sums)
     forces = _like("force", "node", 3, labels)
@@ -170,7 +176,10 @@ def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
 
 
 def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """Return the label with a word in its key; ASE's own keys come first, then a total energy."""
+    """Return the label of a level and dimension whose key contains ``word``; None if none does.
+
+    ASE's own keys are preferred, then total energies.
+    """
     fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
     named = [label for label in fitting if word in label.key.lower()]
     named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
@@ -182,7 +191,10 @@ def _is_per_atom(label: Label) -> bool:
 
 
 def _is_total(label: Label) -> bool:
-    """True if the name can only mean a sum over atoms; others are often per atom or site."""
+    """Return whether a label's name can only mean a sum over atoms.
+
+    Other energies are often per atom or per site.
+    """
     words = set(label.name.lower().split("_"))
     return "energy" in words and words <= _TOTAL
 

@@ -1,6 +1,7 @@
 """Origin of the weights that `start_from` names: found in the files of a run or ensemble.
 
-A configuration that cannot begin with the weights is refused when it is read: no torch is imported.
+A configuration that cannot begin with the weights is refused when it is read, without importing
+torch.
 """
 
 from __future__ import annotations
@@ -71,18 +72,20 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
 
 
 def with_start(config: RunConfig, source: str | Path) -> RunConfig:
-    """Return a configuration whose networks have the layers of the weights it starts from.
+    """Return a configuration changed so that its networks fit the weights in `start_from`.
 
     Parameters
     ----------
     config
         Configuration that was read from the file ``source``.
+    source
+        File of the configuration, for error messages.
 
     Raises
     ------
     InputError
-        If :func:`find_origin` finds no weights, or naming the first key in which a network of the
-        search differs from that of the weights.
+        If :func:`find_origin` finds no weights, or a network of the search differs from that of the
+        weights; the message names the first such key.
     """
     start = config.start_from
     if start is None:
@@ -137,7 +140,7 @@ def find_origin(start: StartConfig) -> Origin:
 
 
 def _best_member(ensemble: Path) -> int:
-    """Return the number of the member with the smallest criterion."""
+    """Return the number of the member with the smallest criterion; ``ensemble`` is a folder."""
     with sound(ensemble / SUMMARY):
         rows = read_summary(ensemble)["members"]
         errors = {int(row["member"]): float(row["best_val_error"]) for row in rows}
@@ -145,14 +148,17 @@ def _best_member(ensemble: Path) -> int:
 
 
 def _of_member(folder: Path, path: Path) -> Origin:
-    """Return the origin in a member's folder, which holds the network."""
+    """Return the origin of the weights at ``path``, with the network in a member's ``folder``."""
     file = folder / NETWORK
     network = network_section(read_json(file), file)
     return _origin(path, network, _manifest(folder))
 
 
 def _of_trial(folder: Path, path: Path) -> Origin:
-    """Return the origin in a trial's folder, whose network follows from the run's files."""
+    """Return the origin of the weights at ``path`` of the trial in ``folder``.
+
+    The network follows from the files of the trial's run.
+    """
     run = RunDirectory(folder.parents[1])
     number = int(folder.name) if folder.name.isdecimal() else -1
     if not (run.path / CONFIG).is_file() or run.trial(number) != folder.resolve():
@@ -175,7 +181,7 @@ def _of_trial(folder: Path, path: Path) -> Origin:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """Read the manifest of the data that a trial or member was trained on."""
+    """Read the manifest of the data that the trial or member in ``folder`` was trained on."""
     for above in folder.parents[:2]:
         if (above / MANIFEST).is_file():
             return kept_manifest(above / MANIFEST)
@@ -204,7 +210,7 @@ def _origin(path: Path, network: Mapping[str, Any], manifest: Manifest) -> Origi
 
 
 def _check_networks(config: RunConfig, start: StartConfig, origin: Origin) -> None:
-    """Refuse networks of trials that cannot begin with the weights of another."""
+    """Raise InputError if a trial's network cannot begin with the weights of ``origin``."""
     data_sets = list(config.data.branch_names)
     if start.heads == "keep" and origin.data_sets and list(origin.data_sets) != data_sets:
         raise InputError(
@@ -230,7 +236,10 @@ def _check_networks(config: RunConfig, start: StartConfig, origin: Origin) -> No
 
 
 def _compared(network: NetworkConfig, heads: str) -> dict[str, Any]:
-    """Return the keys and values that must agree for two networks to share weights."""
+    """Return the values, by key, that must agree for two networks to share weights.
+
+    ``heads`` is `keep`, or `new` if only the encoders share weights.
+    """
     network = network.effective()
     architecture = network.Architecture.model_dump(mode="json")
     free = OF_TRAINING | (OF_HEADS if heads == "new" else set())

@@ -32,14 +32,14 @@ _logger = logging.getLogger(__name__)
 
 
 def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Path]:
-    """Return the weights that one of our networks begins with, and their checkpoint's path.
+    """Return the weights that a network of this package begins with, and their checkpoint's path.
 
     Parameters
     ----------
     start
         Source of the weights, and the parameters to freeze.
     model
-        Network, in which only the freezing changes; it may be on the device ``meta``.
+        Network, whose parameters are frozen in place; it may be on the device ``meta``.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Pa
 def check_start(
     start: StartConfig, network: NetworkConfig, store: GraphStore, target: Path | None = None
 ) -> Path:
-    """Refuse weights that the networks of a campaign cannot begin with; else write them.
+    """Refuse weights that the networks of a campaign cannot begin with; else write the weights.
 
     Parameters
     ----------
@@ -96,12 +96,13 @@ def bring_weights(
 ) -> None:
     """Write the initial weights of all trials to the run directory.
 
-    Once the search has started, their source is not read again, as it may change.
+    Once the search has started, the source of the weights is not read again, as it may change.
 
     Raises
     ------
     InputError
-        If :func:`check_start` refuses them, or they are gone.
+        If :func:`check_start` refuses the weights, or their file in the run directory is missing
+        after the search has started.
     """
     target = directory.weights
     if directory.has_begun:
@@ -134,7 +135,10 @@ def bring_weights(
 
 
 def _read(path: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Read the best weights of a checkpoint, or of a folder's furthest; return its path too."""
+    """Read the best weights of a checkpoint; return its path and the weights by name.
+
+    ``path`` is the checkpoint, or a folder, of whose checkpoints the one with most training counts.
+    """
     remedy = "name another in start_from"
     files = checkpoints(path) if path.is_dir() else [path]
     found = furthest(files) if len(files) > 1 else None

@@ -1,11 +1,10 @@
-"""Store of a campaign, with the checks before anything trains on it."""
+"""Store of a campaign: preparation, and checks before any training on it."""
 
 from __future__ import annotations
 
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model
-from hydragnn_flow.segment import Sampling
+from hydragnn_flow.segment import Sampling, StoreAccess
 from hydragnn_flow.training.plan.batching import Budget, graphs_kept
 from hydragnn_flow.training.plan.sampling import drawn_size, shares_of
 
@@ -47,7 +46,8 @@ def checked_store(
     view
         Display of the progress.
     workers
-        Function that runs the tasks of the preparation on workers; None to run them here.
+        Function that runs the tasks of the preparation on workers; None to run them in this
+        process.
 
     Raises
     ------
@@ -89,14 +89,14 @@ def checked_store(
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Return the number of validation graphs that judge each epoch of a run.
 
-    By default it is all of them. If epochs divide `search.budget`, it is at most the number of
-    graphs of an epoch, so that validation costs no more than training, but at least enough to
-    compare trials. It is 1 if no objective is an error.
+    By default it is the number of all validation graphs. With a `search.budget` in steps or samples
+    it is the number of graphs that an epoch trains on, at least 1,000; with a budget in seconds it
+    is 10,000. It is 1 if no objective is an error, and never more than the split has.
 
     Parameters
     ----------
     config
-        Configuration of the run; `search.validation_samples` may give the size.
+        Configuration of the run; `search.validation_samples` may set the number.
     manifest
         Manifest of the store.
     """
@@ -121,7 +121,7 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
 
 
 def _check_calibration(config: RunConfig, store: GraphStore) -> None:
-    """Refuse a split with too few structures for the configured coverage."""
+    """Raise an error if the split for calibration is too small for `ensemble.coverage`."""
     split, coverage = calibration_split(store), config.members.coverage
     if len(split) >= (needed := needed_for_coverage(coverage)):
         return
@@ -138,7 +138,7 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
 
 
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:
-    """Refuse sampling weights of branches (data sets) that do not exist."""
+    """Raise an error if `data.sampling` does not suit the branches (data sets) of the store."""
     if config.data.sampling != "proportional":
         names = store.manifest.branch_names
         try:
@@ -148,9 +148,10 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
 
 
 def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> None:
-    """Refuse a network that does not fit the data, before anything starts.
+    """Raise an error if a network does not fit the data.
 
-    A network of an engine is tried in another process, which it may crash.
+    The network of an engine (external library that builds networks) is tried in another process,
+    as it may crash that process.
     """
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
@@ -161,13 +162,22 @@ def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) 
 
 
 def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:
-    """Return the mean number of atoms, edges and graphs in a step."""
+    """Return the mean numbers of atoms, edges and graphs in a step of one batch, rounded up.
+
+    ``train`` is the size of the training split.
+    """
     steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
     return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
-    """Tell the user of structures that are larger than a step may be, which are left out."""
+    """Tell the user how many training structures exceed `Training.Batching` and are left out.
+
+    Raises
+    ------
+    InputError
+        If the network refuses such structures, or no structure is left.
+    """
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits
         return
@@ -181,15 +191,6 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
         )
 
 
-def settings_of(config: RunConfig, site: Site) -> dict[str, Any]:
-    """Return the fields of :class:`SegmentSpec` that all segments of a run on a site share."""
-    return {
-        "frozen": config.start_from.frozen if config.start_from else (),
-        "budget": config.divided_budget,
-        "sampling": config.data.sampling,
-        "criterion": config.criterion,
-        "mode": config.data.mode,
-        "site_gcds": site.gcds,
-        "threads": site.node.cores_per_gcd,
-        "scratch": site.node.scratch,
-    }
+def store_access(config: RunConfig, site: Site, path: Path) -> StoreAccess:
+    """Return how segments of a run on a site read its store at ``path``."""
+    return StoreAccess(path=str(path), mode=config.data.mode, scratch=site.node.scratch)

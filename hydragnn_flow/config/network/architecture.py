@@ -76,7 +76,7 @@ _Head = TypeVar("_Head", GraphHead, NodeHead)
 
 
 def _as_hydragnn_writes(branches: Sequence[Section] | None) -> Any:
-    """Write one branch as a mapping, several as a list of named branches."""
+    """Return branches of output heads in HydraGNN's form: one as a mapping, several as a list."""
     if branches is None:
         return None
     heads = [branch.model_dump(mode="json") for branch in branches]
@@ -91,10 +91,11 @@ Branches = Annotated[
 
 
 def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str, Any]:
-    """Return a `NeuralNetwork` section with a branch of heads for each data set.
+    """Return a `NeuralNetwork` section with a branch of output heads for each data set.
 
     Heads that are described once are repeated for each branch; a list of branches stays as it is.
-    An engine, whose keys are its own, gets the number of branches.
+    The section of an engine (external library that builds the network) gets the number of branches
+    as the key `branches`, unless it has this key.
 
     Parameters
     ----------
@@ -116,7 +117,15 @@ def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str
 
 
 def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
-    """Return HydraGNN's `output_heads` with heads described once repeated for each branch."""
+    """Return HydraGNN's `output_heads` with the heads of each level repeated for each branch.
+
+    Parameters
+    ----------
+    heads
+        Heads by level (`graph` or `node`), as a mapping; a list of branches stays as it is.
+    branches
+        Number of branches, one for each data set.
+    """
     return {
         level: [
             {"type": f"branch-{number}", "architecture": described} for number in range(branches)
@@ -128,17 +137,17 @@ def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
 
 
 class OutputHeads(Section):
-    """`output_heads`: layers by level of the outputs, and by branch (heads of one data set).
+    """`output_heads`: layers for each level of outputs and each branch (heads of one data set).
 
-    In a file, a level is a mapping, which is its one branch, or HydraGNN's list of ``{type:
-    branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order, and it is
-    written in HydraGNN's form again.
+    In a file, a level with one branch is a mapping, and a level with several branches is
+    HydraGNN's list of ``{type: branch-N, architecture: {...}}``. In this class, a level is a tuple
+    of branches in the order of N. The section is written in HydraGNN's form again.
     """
 
     graph: Branches[GraphHead] = None
     """Layers of graph-level outputs: a mapping, or a list of branches `branch-0`, `branch-1`, …"""
     node: Branches[NodeHead] = None
-    """Layers of node-level outputs, in the same form."""
+    """Layers of node-level outputs, in the same form as ``graph``."""
 
     @field_validator("graph", "node", mode="before")
     @classmethod
@@ -188,7 +197,7 @@ class OutputHeads(Section):
 
     @property
     def branches(self) -> int:
-        """Number of branches."""
+        """Number of branches, one for each data set; 0 without heads."""
         return len(self.graph or self.node or ())
 
 
@@ -229,34 +238,36 @@ _LENGTH = LENGTHS[0]
 class LayerStatistics(Section):
     """`NeuralNetwork.Architecture.statistics`: data statistics that layers were built for.
 
-    `start_from` sets it, so that weights compute the same in a new run as in their own. It is not
-    among HydraGNN's keys.
+    `start_from` sets this section, so that its weights compute the same in a new run as in the run
+    that trained them. HydraGNN has no such section.
     """
 
     average_neighbours: float = Field(ge=1)
-    """Mean number of neighbours of an atom. Most types divide sums by its square root."""
+    """Mean number of neighbours of an atom. Most message-passing types divide sums over neighbours
+    by its square root."""
     degree_histogram: tuple[int, ...] = Field(min_length=1)
-    """Number of atoms by number of neighbours, from 0 on. Read by PNA, PNAPlus, PNAEq and MFC."""
+    """Number of atoms with 0, 1, 2, … neighbours. Read by PNA, PNAPlus, PNAEq and MFC."""
     elements: tuple[int, ...] = ()
     """Atomic numbers in ascending order, for the weights of MACE."""
 
 
 class CommonArchitecture(Section):
-    """Keys of `Architecture` for the store and the loss, common to all engines."""
+    """Keys of `Architecture` that the store and the loss read, whatever builds the network."""
 
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
-    """Maximum number of neighbours kept per atom, the nearest ones and all at the distance of the
-    last. By default all."""
+    """Number of nearest neighbours that are kept for each atom. Further neighbours at the same
+    distance as the last are kept too. By default all neighbours within ``radius``."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """Allow ``max_neighbours`` to cut a potential's neighbour lists: its energy jumps when
-    neighbours change places."""
+    """``allow`` lets ``max_neighbours`` cut the neighbour lists of a potential, although its energy
+    then jumps when an atom's nearest neighbours change."""
     enable_interatomic_potential: bool = False
     """Potential mode: the one head is the energy, and forces are minus its gradient."""
     energy_weight: float = Field(default=0.0, ge=0)
-    """Weight of the loss on total energies. A potential without these three weights has an
-    ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
+    """Weight of the loss on total energies. A potential that leaves out ``energy_weight``,
+    ``energy_peratom_weight`` and ``force_weight`` has an ``energy_peratom_weight`` of 40 and a
+    ``force_weight`` of 1."""
     energy_peratom_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss on energies per atom."""
     force_weight: float = Field(default=0.0, ge=0)
@@ -298,10 +309,10 @@ class Architecture(CommonArchitecture):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate of attention weights, also global ones. HydraGNN uses 0.25."""
     edge_features: tuple[str, ...] | None = None
-    """Edge features, in the order of the store's columns. `lengths` (or `length`, `bond_length`)
-    are computed from the positions."""
+    """Names of the edge features, in the order of the store's columns. `lengths` (or `length`,
+    `bond_length`) are computed from the positions."""
     equivariance: bool = False
-    """Let layers also move the atoms."""
+    """Let message-passing layers also change the positions of atoms."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
     """Number of Gaussians that encode an edge length."""
@@ -359,19 +370,19 @@ class Architecture(CommonArchitecture):
     """Attention alongside message passing (``parallel``), or on its result (``sequential``)."""
 
     use_graph_attr_conditioning: bool = False
-    """Let the network read the graphs' key ``graph_attr``."""
+    """Let the network read ``graph_attr``, the quantities of whole structures."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
     """Use of ``graph_attr``: append it to the features of atoms (``concat_node``) or to the pooled
-    ones (``fuse_pool``), or scale and shift features of atoms by it."""
+    features (``fuse_pool``), or scale and shift the features of atoms by it (``film``)."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
-    """Pooling of node features into features of the graph. ``sum`` is ``add``."""
+    """Pooling of node features into features of the graph. ``sum`` means the same as ``add``."""
     freeze_conv_layers: bool = False
     """Train only the heads."""
     statistics: LayerStatistics | None = None
     """Statistics of the data that the layers were built for: mean number of neighbours, degree
-    histogram and elements. By default those of the store; ``start_from`` sets those of the
-    weights."""
+    histogram and elements. By default the statistics of the store; ``start_from`` sets the
+    statistics for which its weights were trained."""
     initial_bias: float | None = None
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
@@ -380,7 +391,7 @@ class Architecture(CommonArchitecture):
 
     @property
     def asks_for_lengths(self) -> bool:
-        """True if `edge_features` names the lengths."""
+        """True if `edge_features` names the lengths of edges."""
         return any(name in LENGTHS for name in self.edge_features or ())
 
     @property
@@ -393,17 +404,17 @@ class Architecture(CommonArchitecture):
 
     @property
     def attribute_columns(self) -> tuple[int, ...]:
-        """Columns of the store's edge features that `edge_features` names besides lengths."""
+        """Indices of the columns of the store's edge features that the network reads."""
         names = self.edge_features or ()
         return tuple(column for column, name in enumerate(names) if name not in LENGTHS)
 
     @property
     def encodings(self) -> int:
-        """Number of positional encodings that the network reads; 0 for none."""
+        """Number of columns of positional encodings that the network reads; 0 if it reads none."""
         return self.pe_dim if self.global_attn_engine == GPS else 0
 
     def unread(self) -> set[str]:
-        """Return the keys that change nothing with the present values of the others."""
+        """Return the keys that have no effect, given the values of the other keys."""
         properties = properties_of(self.mpnn_type)
         unread = READ_BY.keys() - set(properties.keys)
         if properties.options is None:

@@ -18,7 +18,7 @@ ENERGY = "energy"
 _WEIGHTS = ("energy_weight", "energy_peratom_weight", "force_weight")
 DEFAULT_WEIGHTS = {"energy_peratom_weight": 40.0, "force_weight": 1.0}
 """Loss weights of a potential whose configuration has none. Residuals of energies per atom and of
-forces are divided by the same scale, and those of energies are smaller."""
+forces are divided by the same scale, and the residuals of energies are smaller."""
 
 # Keys of HydraGNN that change nothing here, whatever their value, and the reason.
 IGNORED: dict[str, dict[str, str]] = {
@@ -103,9 +103,9 @@ _PLACES = {
 
 
 def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys of a `NeuralNetwork` section that change nothing, and the reason.
+    """Return the reason, by dotted path, for each key of `NeuralNetwork` that never has an effect.
 
-    Keys are dotted paths. Keys that another message-passing type would read are not among them.
+    Keys that another message-passing type would read are left out.
     """
     found: dict[str, str] = {}
     for section, place in _PLACES.items():
@@ -129,9 +129,10 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
 
 
 def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
-    """Return default loss weights for a potential without a weight above zero.
+    """Return default loss weights by key, for a potential without a weight above zero.
 
-    HydraGNN would not train it, but most of its files of potentials are so. A written zero stays.
+    HydraGNN would not train such a potential, but most of its example files describe one. A weight
+    that is written as zero gets no default. For any other network the result is empty.
 
     Parameters
     ----------
@@ -146,7 +147,20 @@ def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
 
 
 def drop_unused(section: str, values: Any) -> Any:
-    """Return a section without HydraGNN's keys that change nothing; refuse unsupported ones."""
+    """Return the values of a section without the HydraGNN keys that change nothing here.
+
+    Parameters
+    ----------
+    section
+        Name of the section, a key of :data:`IGNORED`.
+    values
+        Values of the section by key; anything but a dict is returned unchanged.
+
+    Raises
+    ------
+    ValueError
+        If a key of :data:`REFUSED` does not hold a value that switches its feature off.
+    """
     if not isinstance(values, dict):
         return values
     kept = {}

@@ -1,7 +1,7 @@
 """Reading and validation of `NeuralNetwork`; engines that build it, and conditions for fusing.
 
-An engine is a function ``build(network, manifest)`` that returns a module; see
-:mod:`hydragnn_flow.engines`.
+An engine is a library outside this package that builds networks, by a function ``build(network,
+manifest)`` that returns a torch module; see :mod:`hydragnn_flow.engines`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
 ENGINES: dict[str, str] = {"hydragnn": "hydragnn_flow.engines.hydragnn:build"}
-"""Engines that have a short name."""
+"""Build function, as ``module:build``, of each engine that has a short name."""
 
 
 @lru_cache(maxsize=16)
 def engine_of(name: str) -> Any:
-    """Import the build function of an engine.
+    """Return the function by which an engine builds a network, after importing its module.
 
     Parameters
     ----------
@@ -61,13 +61,13 @@ def engine_of(name: str) -> Any:
 
 
 class EngineArchitecture(CommonArchitecture):
-    """`NeuralNetwork.Architecture` of an engine: its own keys, and those of store and loss."""
+    """`NeuralNetwork.Architecture` for an engine: its own keys, and keys of store and loss."""
 
     model_config = ConfigDict(extra="allow")
 
     branches: int = Field(default=1, ge=1)
-    """Number of branches: data sets whose reference energies, means and spreads differ. By default
-    the number of ``data.sources``."""
+    """Number of branches, one for each data set with its own reference energies, means and spreads.
+    By default the number of ``data.sources``."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,16 +82,21 @@ class EngineArchitecture(CommonArchitecture):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Values of keys that the engine adds to HydraGNN's, by name."""
+        """Values of the engine's own keys, which only the engine reads, by key."""
         return self.__pydantic_extra__ or {}
 
     def check(self, engine: str) -> None:
-        """Validate the engine's own keys by its schema, if it has one.
+        """Validate the engine's own keys by the engine's schema, if it has one.
+
+        Parameters
+        ----------
+        engine
+            Name of the engine, as for :func:`engine_of`.
 
         Raises
         ------
         ValueError
-            If a key is wrong; the message names the first.
+            If a key is wrong; the message names the first wrong key.
         """
         schema = getattr(engine_of(engine), "options", None)
         if schema is None:
@@ -103,7 +108,7 @@ class EngineArchitecture(CommonArchitecture):
 
 
 NETWORK = "config.json"
-"""File of a trial's or member's folder with its network, as HydraGNN's JSON."""
+"""Name of the file, in the folder of a trial or member, with its network as HydraGNN's JSON."""
 _Section = TypeVar("_Section", bound=Section)
 # Keys of `Training` and its sections that are read only with some values of another key.
 _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
@@ -129,8 +134,8 @@ class VariablesOfInterest(Section):
     input_node_features: tuple[int, ...] = (0,)
     """Columns of the node features that the network reads."""
     output_names: tuple[str, ...] = Field(min_length=1)
-    """Names of the targets in the store. That of a potential is `energy`, whatever is given
-    here."""
+    """Name in the store of the target of each output. The target of a potential is `energy`,
+    whatever name is given."""
     type: tuple[Literal["graph", "node"], ...]
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
@@ -160,7 +165,7 @@ class VariablesOfInterest(Section):
 
 
 class NetworkConfig(Section):
-    """`NeuralNetwork` section of a HydraGNN file, for any engine."""
+    """`NeuralNetwork` section of a HydraGNN file, whether this package or an engine builds it."""
 
     Architecture: CommonArchitecture
     """Layers of the network."""
@@ -177,38 +182,38 @@ class NetworkConfig(Section):
         return drop_unused("NeuralNetwork", values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the section as plain values for :func:`load_network`, without keys not given."""
+        """Return the keys that were given, as plain values that :func:`load_network` accepts."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
-        """Return the same network with ``steps`` micro-batches in each rank's step."""
+        """Return the same network with each GCD's part of a step in ``steps`` micro-batches."""
         training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
 
     @property
     @abstractmethod
     def branches(self) -> int:
-        """Number of branches, one for each data set with statistics of its own."""
+        """Number of branches of output heads, one for each data set with its own statistics."""
 
     @property
     @abstractmethod
     def encodings(self) -> int:
-        """Number of positional encodings that the network reads."""
+        """Number of columns of positional encodings that the network reads; 0 if it reads none."""
 
     @property
     def kind(self) -> str:
-        """Message-passing type, after the engine's name if there is one.
+        """Message-passing type of the network, preceded by the name of its engine if it has one.
 
         Networks of one kind take the same time for the same work.
         """
         return self.kind_of(str(getattr(self.Architecture, "mpnn_type", "")))
 
     def kind_of(self, mpnn_type: str) -> str:
-        """Return the :attr:`kind` of this network with another message-passing type."""
+        """Return the :attr:`kind` that the network would have with another message-passing type."""
         return mpnn_type
 
     def effective(self) -> NetworkConfig:
-        """Return the same network with the default for every key that it does not read."""
+        """Return the same network with the default value for every key that has no effect."""
         training = self.Training
         sections = {
             name: None if section is None else _as_read(section)
@@ -224,7 +229,7 @@ class NetworkConfig(Section):
         )
 
     def unread_keys(self) -> set[str]:
-        """Return dotted paths of keys that are given but have no effect beside the other keys."""
+        """Return the dotted paths of given keys that have no effect beside the other values."""
         training = self.Training
         unread = {
             f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
@@ -273,7 +278,7 @@ class NetworkConfig(Section):
 
 
 class HydraNetwork(NetworkConfig):
-    """Network that this package builds."""
+    """Section `NeuralNetwork` of a network that this package builds."""
 
     Architecture: Architecture
     """Layers of the network."""
@@ -304,13 +309,13 @@ class HydraNetwork(NetworkConfig):
 
 
 class EngineNetwork(NetworkConfig):
-    """Network that an engine builds."""
+    """Section `NeuralNetwork` of a network that an engine (external library) builds."""
 
     engine: str = Field(examples=list(ENGINES))
-    """Builder of the network: ``hydragnn``, your installed HydraGNN, or ``module:build``, your own
-    function. By default this package builds it."""
+    """Builder of the network: your installed HydraGNN (``hydragnn``), or a function of your own
+    (``module:build``). By default this package builds the network."""
     Architecture: EngineArchitecture
-    """Keys of the engine, and those of the store and the loss."""
+    """Keys of the engine, and keys that the store and the loss read."""
 
     @field_validator("engine")
     @classmethod
@@ -339,23 +344,24 @@ class EngineNetwork(NetworkConfig):
 
     @property
     def encodings(self) -> int:
-        """Number of positional encodings, which HydraGNN's own keys ask for."""
+        """Number of columns of positional encodings that HydraGNN's key `pe_dim` asks for; 0 for
+        none."""
         own = self.Architecture.own
         asked = own.get("pe_dim") if own.get("global_attn_engine") == GPS else 0
         return asked if isinstance(asked, int) else 0
 
     def kind_of(self, mpnn_type: str) -> str:
-        """Return the :attr:`kind` of this network with another message-passing type."""
+        """Return the :attr:`kind` that the network would have with another message-passing type."""
         return f"{self.engine} {mpnn_type}".rstrip()
 
 
 def _sections(training: Training) -> dict[str, Section | None]:
-    """Return sections of `Training` with keys that are read only with some values of others."""
+    """Return the sections inside `Training` by key; None for a section that is not given."""
     return {name: getattr(training, name) for name in ("Optimizer", "Scheduler", "sharding", "ddp")}
 
 
 def _as_read(section: _Section) -> _Section:
-    """Return a section in which keys that it does not read have their defaults."""
+    """Return a section in which every key without effect has its default value."""
     return _reset(section, _unread(section))
 
 
@@ -374,6 +380,18 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
 
     The sections `Verbosity`, `Dataset` and `Visualization` steer HydraGNN's own drivers; here the
     run configuration takes their place.
+
+    Parameters
+    ----------
+    values
+        Content of the HydraGNN file.
+    source
+        Name of the file, for errors.
+
+    Raises
+    ------
+    InputError
+        If the section is missing or no mapping, or there is an unknown key beside it.
     """
     if "NeuralNetwork" not in values:
         raise InputError(f"{source}: the key 'NeuralNetwork' is required, as in a HydraGNN file")
@@ -394,8 +412,8 @@ def load_network(
     Parameters
     ----------
     network
-        Path of HydraGNN's JSON, its content, its `NeuralNetwork` section, or an already validated
-        configuration.
+        Path of a HydraGNN JSON file, the content of such a file, its `NeuralNetwork` section, or an
+        already validated configuration.
     source
         Name of the configuration in errors, if it is not a path.
 
@@ -418,7 +436,17 @@ def load_network(
 
 
 def write_network(folder: str | Path, network: dict[str, Any]) -> None:
-    """Write a network as HydraGNN's JSON into a trial's or member's folder, unless it is there."""
+    """Write a network as HydraGNN's JSON into the folder of a trial or member.
+
+    An existing file stays as it is.
+
+    Parameters
+    ----------
+    folder
+        Folder of the trial or member; made if it is missing.
+    network
+        `NeuralNetwork` section of the network, as plain values.
+    """
     file = Path(folder) / NETWORK
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
@@ -426,12 +454,15 @@ def write_network(folder: str | Path, network: dict[str, Any]) -> None:
 
 
 FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
-"""Message-passing types whose tensors have one row per atom, edge or graph."""
+"""Message-passing types whose networks can be fused, since all their tensors have one row per atom,
+edge or graph."""
 
 
 def fusing_refusal(network: NetworkConfig) -> str:
-    """Return why networks like this cannot be trained fused, several in one process; empty if they
-    can."""
+    """Return why networks with these keys cannot be fused: several trained in one process.
+
+    Empty if they can be fused.
+    """
     if not isinstance(network, HydraNetwork):
         return "networks of an engine cannot be fused"
     architecture, training = network.Architecture, network.Training

@@ -30,7 +30,8 @@ class Properties:
         True if the output changes continuously when an edge appears or vanishes at the cutoff,
         where edges have lengths.
     smooth_forces
-        True if forces of a potential also change continuously there, and do not jump elsewhere.
+        True if forces of a potential change continuously at the cutoff too, and do not jump
+        elsewhere.
     sees_angles
         True if one layer distinguishes two structures that differ only in the angles between edges.
     vectors
@@ -209,12 +210,12 @@ READ_BY: dict[str, tuple[str, ...]] = {
     key: tuple(name for name, kind in MPNN_TYPES.items() if key in kind.properties.keys)
     for key in dict.fromkeys(key for kind in MPNN_TYPES.values() for key in kind.properties.keys)
 }
-"""Message-passing types that read each key of `Architecture`, for keys that not all read. These are
-accepted with every type."""
+"""Message-passing types that read a key of `Architecture`, by key, for keys that only some types
+read. All types accept these keys."""
 
 
 def class_of(name: str) -> Any:
-    """Import the class of a message-passing type, and torch with it.
+    """Return the class of a message-passing type, after importing its module and torch.
 
     Parameters
     ----------
@@ -232,7 +233,9 @@ def class_of(name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def properties_of(name: str) -> Properties:
-    """Return the properties of a message-passing type; only a user's own is imported for it.
+    """Return the properties of a message-passing type.
+
+    The module of a shipped type is not imported.
 
     Parameters
     ----------

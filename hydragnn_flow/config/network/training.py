@@ -14,16 +14,16 @@ class Sharding(Section):
     """`NeuralNetwork.Training.sharding`: the shard of a network that each GCD holds.
 
     Networks are sharded by torch's ``fully_shard`` (FSDP2); the strategies have the names of FSDP.
-    HydraGNN reads them from ``HYDRAGNN_FSDP_STRATEGY`` in its environment.
+    HydraGNN reads the strategy from the environment variable ``HYDRAGNN_FSDP_STRATEGY``.
     """
 
     strategy: Literal[
         "NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"
     ] = "NO_SHARD"
-    """Shard of each GCD: the whole network (``NO_SHARD``, DDP); its part of parameters, gradients
-    and optimiser's state, with parameters gathered for the forward and again for the backward pass
-    (``FULL_SHARD``) or kept in between (``SHARD_GRAD_OP``); or one of these within groups
-    (``HYBRID_SHARD``, ``HYBRID_SHARD_ZERO2``)."""
+    """Part of the network that each GCD holds: all of it (``NO_SHARD``, DDP), or a shard of the
+    parameters, gradients and optimiser's state. Parameters are gathered for the forward and again
+    for the backward pass (``FULL_SHARD``), or kept in between (``SHARD_GRAD_OP``).
+    ``HYBRID_SHARD`` and ``HYBRID_SHARD_ZERO2`` are these two strategies within groups of GCDs."""
     group: int | None = Field(default=None, ge=2)
     """Number of GCDs that together hold one copy of the network, such as those of a node. Required
     with ``HYBRID_SHARD`` and ``HYBRID_SHARD_ZERO2``."""
@@ -59,13 +59,16 @@ class Sharding(Section):
         return self.strategy.startswith("HYBRID_SHARD")
 
     def replica(self, gcds: int) -> int:
-        """Return the number of GCDs that hold one copy of the network, out of all that train it."""
+        """Return the number of GCDs that together hold one copy of the network.
+
+        ``gcds`` is the number of all GCDs that train the network.
+        """
         if not self.is_sharded:
             return 1
         return min(self.group or gcds, gcds) if self.has_groups else gcds
 
     def wrong_width(self, gcds: int) -> str:
-        """Return why the network cannot be trained on this many GCDs and what helps; else empty."""
+        """Return why ``gcds`` GCDs cannot train the network, and a remedy; empty if they can."""
         if gcds == 1 or not self.is_sharded:
             return ""
         if gcds % self.replica(gcds):
@@ -115,12 +118,12 @@ class Optimizer(Section):
     weight_decay: float | None = Field(default=None, ge=0)
     """Weight decay. By default 0.01 for AdamW, 0 for the others."""
     batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Growth of the learning rate with the number of graphs in a step over ``reference_batch``: in
-    proportion (``linear``) or with the square root (``sqrt``)."""
+    """Growth of the learning rate with the number of graphs in a step divided by
+    ``reference_batch``: in proportion (``linear``) or with the square root (``sqrt``)."""
     reference_batch: int | None = Field(default=None, ge=1)
     """Number of graphs in a step for which ``learning_rate`` is meant."""
     use_zero_redundancy: bool = False
-    """Shard the optimiser's state over ranks."""
+    """Shard the optimiser's state over the GCDs that train the network."""
 
     unused = IGNORED["Optimizer"]
 
@@ -133,8 +136,9 @@ class Optimizer(Section):
         """Return the optimiser for training steps of ``number`` batches instead of one.
 
         The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
-        square root for the others, which divide steps by the size of the gradient (Malladi et al.,
-        arXiv:2205.10287). With ``batch_scaling`` it already follows the step.
+        square root for other optimisers, which divide steps by the magnitude of the gradient
+        (Malladi et al., arXiv:2205.10287). With ``batch_scaling`` the optimiser stays unchanged,
+        because its learning rate already follows the number of graphs in a step.
         """
         if self.batch_scaling != "none":
             return self
@@ -160,12 +164,12 @@ class Scheduler(Section):
     type: Literal["constant", "ReduceLROnPlateau", "cosine", "one_cycle"]
     """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Number of epochs during which the learning rate rises, step by step. With ``one_cycle`` 0
-    means three tenths of the cycle."""
+    """Number of epochs at the start during which the learning rate rises, step by step. With
+    ``one_cycle``, 0 means three tenths of the cycle."""
     factor: float = Field(default=0.5, gt=0, lt=1)
-    """ReduceLROnPlateau: factor of the learning rate."""
+    """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
     patience: int = Field(default=5, ge=0)
-    """ReduceLROnPlateau: epochs without improvement before that."""
+    """ReduceLROnPlateau: number of epochs without improvement before the learning rate falls."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
 
@@ -175,10 +179,10 @@ _Scheduler = Scheduler
 
 
 class BatchLimits(Section):
-    """`NeuralNetwork.Training.Batching`: limits of a step over all ranks together."""
+    """`NeuralNetwork.Training.Batching`: limits of a step over all GCDs together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
-    """Size of a step: ``batch_size`` graphs, or as many as the limits below allow
+    """Number of graphs in a step: ``batch_size`` (``fixed``), or as many as the limits below allow
     (``node_budget``)."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of atoms in a step. Required with ``node_budget``."""
@@ -188,7 +192,7 @@ class BatchLimits(Section):
     """Maximum number of graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
     """Treatment of a training graph beyond the limits: reject the run (``error``), give it a step
-    of its own (``single``), or leave it out."""
+    of its own (``single``), or leave it out (``skip``)."""
 
     unused = IGNORED["Batching"]
 
@@ -220,15 +224,15 @@ class Training(Section):
     """`NeuralNetwork.Training`: loss, optimiser, batches and length of training."""
 
     num_epoch: int = Field(ge=1)
-    """Epochs of a trial that no rung stops: passes through the training split, or equal shares of
-    ``search.budget``."""
+    """Number of epochs of a trial that no rung stops. An epoch is a pass through the training
+    split, or an equal share of ``search.budget``."""
     batch_size: int = Field(ge=1)
-    """Number of graphs in a step, over all ranks together, or of each rank with
-    ``resources.batch_per_gcd``. Read in the mode `fixed`."""
+    """Number of graphs in a step: over all GCDs together, or on each GCD with
+    ``resources.batch_per_gcd``. Read with ``Batching.mode: fixed``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
-    """Number of micro-batches in which a rank computes its graphs of a step. More take less memory
-    and give the same gradient."""
+    """Number of micro-batches in which each GCD computes its graphs of a step. More micro-batches
+    take less memory and give the same gradient."""
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "GaussianNLLLoss"] = "mse"
     """Loss of the scaled residuals. With ``GaussianNLLLoss`` heads also predict a variance."""
     branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
@@ -258,16 +262,17 @@ class Training(Section):
     ddp: DDP | None = None
     """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
-    """Distribute the heads of data sets over GCDs, each with the graphs of its data sets. All hold
-    the encoder."""
+    """Distribute the heads of data sets over GCDs. Each GCD computes the graphs of its data sets,
+    and holds the whole encoder."""
 
     unused = IGNORED["Training"]
     removed: ClassVar = {"huber_delta": ((0.1,), "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
-        """Return the same training for steps of several batches, with a suitable learning rate.
+        """Return the same training for steps of ``number`` batches, with a suitable learning rate.
 
-        The moving average remembers as many graphs as before: its decay is raised to that power
+        The learning rate is that of :meth:`Optimizer.with_batches`. The decay of the moving average
+        is raised to the power ``number``, so that the average remembers as many graphs as before
         (Busbridge et al., arXiv:2307.13813).
         """
         optimizer = self.Optimizer.with_batches(number)
@@ -319,7 +324,7 @@ class Training(Section):
 
 
 def _given(values: Any) -> Any:
-    """Drop nulls, which HydraGNN writes for keys that are not given."""
+    """Return the values of a section without nulls, which HydraGNN writes for keys not given."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None}

@@ -1,10 +1,10 @@
 """Script that reads a BP5 file in a process of its own, as damage may crash or hang ADIOS2.
 
 A HydraGNN file is read completely, as nothing else verifies its numbers. From the shards of a
-store, whose checksums are verified, it reads all that may crash ADIOS2: metadata, and the ends
-of each variable. It prints a space for each file and slice, then JSON: an empty object, or a fault.
-It imports nothing of this package and prevents the import of torch, so that it starts in a fraction
-of a second.
+store, whose checksums are verified, it reads all that may crash ADIOS2: metadata, and the first and
+last value of each variable. It prints a space for each file and slice, then JSON: an empty object,
+or a fault. It imports nothing of this package and prevents the import of torch, so that it starts
+in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ Shape = tuple[int, ...]
 
 
 class Fault(Exception):
-    """Damage, with the file it is in (``data`` or a name) and the rest of the sentence."""
+    """Error for a damaged file, with two arguments.
+
+    The first is the file name (such as ``md.0``; ``data`` for any data file). The second describes
+    the damage, as the rest of a sentence that begins with the file.
+    """
 
 
 def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
-    """Read every attribute and variable; compare each variable with its stored Min and Max.
+    """Read every attribute and variable of a file; compare variables with their stored Min and Max.
 
     The file is never closed: that would leave a file of timings in the temporary directory.
 
@@ -49,13 +53,14 @@ def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
     progress
         Text stream that receives a space for each slice.
     whole
-        True to read all of each variable; otherwise only its ends, without comparison.
+        True to read all of each variable; False for only its first and last value, without
+        comparison.
 
     Raises
     ------
     Fault
-        For NaN, infinity, values other than the stored extremes, types that no graph can hold, and
-        more than one step, of which HydraGNN reads only the first.
+        For NaN, infinity, extremes other than the stored ones, contradictory metadata, types that
+        no graph can hold, and more than one step, of which HydraGNN reads only the first.
     """
     context = adios.ADIOS()
     io = context.DeclareIO("read")
@@ -107,7 +112,10 @@ def _read_ends(engine: Any, variable: Any) -> None:
 def _extremes(
     engine: Any, variable: Any, name: str, progress: IO[str]
 ) -> tuple[float, float] | None:
-    """Return the smallest and largest value of a variable, reading all of it; None if empty."""
+    """Return the smallest and largest value of a variable, reading all of it; None if empty.
+
+    ``progress`` receives a space for each slice.
+    """
     dtype = np.dtype(_DTYPES[variable.Type()])
     least, most = math.inf, -math.inf
     for start, count in selections(tuple(map(int, variable.Shape())), dtype.itemsize):
@@ -124,10 +132,10 @@ def _extremes(
 
 
 def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
-    """Return the blocks of a variable that have values; none for uint8.
+    """Return ADIOS2's descriptions of a variable's blocks (parts written at once) with values.
 
-    ADIOS2 cannot describe uint8. A Fault is raised if the blocks hold more or fewer values than the
-    variable's shape, as ADIOS2 would not fill the rest.
+    The list is empty for uint8, which ADIOS2 cannot describe. A Fault is raised if the blocks hold
+    more or fewer values than the variable's shape, as ADIOS2 would not fill the rest.
     """
     if variable.Type() == "uint8_t":  # stated as characters, which may be invalid
         return []
@@ -139,10 +147,11 @@ def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
 
 
 def _stated_extremes(blocks: list[dict[str, str]], kind: str) -> tuple[float, float] | None:
-    """Return Min and Max over the blocks of a variable; None without blocks.
+    """Return the stored Min and Max over the blocks of a variable; None without blocks.
 
-    The file also has them for the whole variable, but there an empty block, such as that of a rank
-    without edges, counts with the limits of the type.
+    The file also has Min and Max of the whole variable, but in these an empty block, such as that
+    of a process without edges, counts with the limits of the type. ``kind`` is ADIOS2's name of the
+    type.
     """
     number = float if kind in ("float", "double") else int
     lows, highs = ([number(block[key]) for block in blocks] for key in ("Min", "Max"))
@@ -150,15 +159,15 @@ def _stated_extremes(blocks: list[dict[str, str]], kind: str) -> tuple[float, fl
 
 
 def _alike(found: float, stated: float) -> bool:
-    """Return True if a number matches ADIOS2's statement, which has 6 digits for floats."""
+    """Return True if a value matches the one that ADIOS2 states, with 6 digits for floats."""
     return found == stated if isinstance(found, int) else math.isclose(found, stated, rel_tol=1e-5)
 
 
 def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yield starts and counts that cover an array in slices of about 4 MB.
+    """Yield start and count of each slice that together cover an array, of about 4 MB each.
 
-    A longer row is selected alone: a selection over pieces of several rows makes ADIOS2 read
-    everything between them.
+    ``itemsize`` is the size of a value [bytes]. A longer row is divided into slices of its own: a
+    slice with pieces of several rows makes ADIOS2 read everything between them.
     """
     if 0 in shape or not shape:
         return
@@ -174,9 +183,9 @@ def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
 
 
 def main() -> None:
-    """Read the file named on the command line.
+    """Read the file that is the first command-line argument, and print the result as JSON.
 
-    If shards are named after it, read the ends of each variable in these instead.
+    If paths of shards follow, read the first and last value of each variable in the shards instead.
     """
     # This process exists to crash instead of the driver.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -42,7 +42,7 @@ def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
     Raises
     ------
     StoreError
-        If it is damaged or not in HydraGNN's layout.
+        If the file is damaged or not in HydraGNN's layout.
     """
     trial_read(path)
     try:
@@ -95,7 +95,7 @@ def _manifest(path: Path, whole: bool) -> Manifest:
 
 
 def _splits(file: Bp5File) -> dict[str, int]:
-    """Return the number of graphs of each split: training, validation and test first."""
+    """Return the number of graphs by split, with training, validation and test sets first."""
     end = "/ndata"
     names = [name.removesuffix(end) for name in file.attributes if name.endswith(end)]
     names.sort(key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
@@ -106,7 +106,10 @@ def _splits(file: Bp5File) -> dict[str, int]:
 
 
 def _describe_split(file: Bp5File, split: str, graphs: int) -> dict[str, Key]:
-    """Return the keys of a split in their order, without keys that have no rows."""
+    """Return a description of each key of a split, in the order of the file.
+
+    Keys without rows are left out. ``graphs`` is the number of graphs of the split.
+    """
     start, end = f"{split}/", "/variable_count"
     variables = set(file.variables)
     stored = {
@@ -162,7 +165,7 @@ def _size(index: SplitIndex) -> SplitSize:
 
 
 def _check(index: SplitIndex, statistics: Accumulator) -> None:
-    """Check a split's graphs and add them to the statistics."""
+    """Check the graphs of a split and add them to ``statistics`` in place."""
     first = 0
     for columns in DiskReader(index).blocks():
         last = first + len(columns["x"].counts)
@@ -185,7 +188,9 @@ def in_place(
     parts: Mapping[str, Part],
     branch: int | None,
 ) -> Manifest:
-    """Return the manifest of a store that uses a file in place, with the keys a copy would have.
+    """Return the manifest of a store that uses a file in place.
+
+    Its keys are those that a store with copied graphs would have.
 
     Parameters
     ----------
@@ -196,9 +201,10 @@ def in_place(
     targets
         Description of each target by name.
     parts
-        Position of each target that is packed in ``y``.
+        Position in ``y`` by name of the target, for targets that are packed in ``y``.
     branch
-        Branch (heads of one data set) of all its graphs; None for the file's own branches, if any.
+        Index of the branch (output heads for one data set) of all graphs; None for the branches in
+        the file, if any.
 
     Returns
     -------
@@ -271,17 +277,17 @@ def in_place(
 
 
 def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
-    """Return the manifests of data sets in place, reduced to the keys that all of them have.
+    """Return the manifests of data sets used in place, reduced to keys that all data sets have.
 
     Parameters
     ----------
     parts
-        Name of each data set, for messages, and its manifest.
+        Pairs of a data set's name, for error messages, and its manifest.
 
     Raises
     ------
     InputError
-        If they differ in targets, node features, or the shape of a key.
+        If the data sets differ in targets, node features, or the shape of a key.
     """
     _, manifest = parts[0]
     common = [key for key in manifest.keys if all(key in part.keys for _, part in parts)]
@@ -304,7 +310,10 @@ def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
 
 
 def _network_keys(found: Manifest, labels: set[str], path: Path) -> dict[str, Key]:
-    """Return the keys that networks read, without labels, in types and shapes of a copy."""
+    """Return a description of each key that networks read, except those in ``labels``.
+
+    Data types and shapes are those that the keys have in a store with copied graphs.
+    """
     keys = {}
     for key, here in found.keys.items():
         width = math.prod(here.shape)
@@ -335,7 +344,7 @@ def _level(node: bool) -> Level:
 
 
 def _level_of_key(found: Manifest, key: str, known: TargetConfig, path: Path) -> tuple[Level, int]:
-    """Return level and components of a target that is a key of the file."""
+    """Return the level and the number of components of a target, stored as ``key`` in the file."""
     if key not in found.keys:
         raise InputError(
             f"{path}: its graphs have no {key!r} (they have: {', '.join(found.keys)}); correct the "
@@ -356,7 +365,7 @@ def _level_of_key(found: Manifest, key: str, known: TargetConfig, path: Path) ->
 
 
 def _rows_like(other: Key, width: int) -> Key:
-    """Return a key of single precision with as many rows as another one of nodes or edges."""
+    """Return a description of a float32 key with the rows of ``other`` and ``width`` columns."""
     return other.model_copy(update={"dtype": "float32", "dim": 0, "shape": (width,)})
 
 
@@ -373,9 +382,26 @@ def _shard(
     parts: Mapping[str, Part],
     splits: Sequence[str],
 ) -> Shard:
-    """Return the new store's description of a shard of a file.
+    """Return the description, in a new store, of a shard that is used in place.
 
-    If the file is a store with data in place, its shard may already rename keys.
+    If the shard's own store uses it in place too, ``shard`` may already rename keys.
+
+    Parameters
+    ----------
+    path
+        Directory that the path of the shard is relative to.
+    shard
+        Description of the shard in its own store or file.
+    keys
+        All keys of the new store.
+    names
+        Name in the shard's own store by key, where the two names differ.
+    constants
+        Value by key, for keys with one value everywhere.
+    parts
+        Position in ``y`` by name of the target, for targets that are packed in ``y``.
+    splits
+        Names of the splits of the new store.
     """
     place = path / shard.path
     there = {k: names.get(k, k) for k in keys.keys() - constants.keys() - parts.keys()}

@@ -34,10 +34,10 @@ def unpack_outputs(
     """Return the values of each output by name, taken from ``y`` as HydraGNN takes them.
 
     Outputs of the graph are [d], outputs of its ``n`` nodes [n, d]. ``y_loc`` divides ``y`` into
-    the outputs in their order; further pieces are ignored. Without
-    ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``, with the index
-    in `output_index`; `graph_feature_dims` and `node_feature_dims` give their widths. Without
-    these, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
+    the outputs in their order; further pieces are ignored. Without ``y_loc`` an output is the graph
+    feature in ``y``, or the node feature in ``x``, with the index in `output_index`;
+    `graph_feature_dims` and `node_feature_dims` give the widths of the features. Without these
+    settings, outputs of graphs follow one another in ``y``, with the widths in `output_dim`.
 
     Raises
     ------
@@ -65,7 +65,9 @@ def unpack_outputs(
 def places_in_y(
     store: GraphStore, levels: Mapping[str, Level], wanted: Collection[str]
 ) -> dict[str, Part]:
-    """Find the positions in ``y`` of the outputs of all graphs of a file, without reading ``y``.
+    """Return the position of each wanted output in ``y``, which is the same rule for all graphs.
+
+    The positions come from ``y_loc``; ``y`` itself is not read.
 
     Parameters
     ----------
@@ -74,12 +76,13 @@ def places_in_y(
     levels
         Level of each output, in their order in ``y``.
     wanted
-        Outputs to return.
+        Names of the outputs to return.
 
     Raises
     ------
     InputError
-        If there is no ``y_loc``, or it divides some graphs differently from the first.
+        If ``y`` or ``y_loc`` is missing, or ``y_loc`` does not fit ``levels`` or divides ``y`` of
+        some graph in another way than in the first graph.
     """
     if missing := {"y", "y_loc"} - store.manifest.keys.keys():
         raise InputError(
@@ -123,7 +126,10 @@ def _check_number(pieces: int, names: Collection[str], origin: str) -> None:
 
 
 def _width(name: str, level: Level, size: int, n: int, origin: str) -> int:
-    """Return the components of an output that has ``size`` numbers in a graph of ``n`` nodes."""
+    """Return the number of components of an output with ``size`` values in a graph of ``n`` nodes.
+
+    ``name`` is the name of the output; ``origin`` begins the error message.
+    """
     width, rest = divmod(size, n if level == "node" else 1)
     if not width or rest:
         raise InputError(
@@ -147,7 +153,10 @@ def _divided(
 def _features(
     arrays: Arrays, y: NDArray[np.float64], outputs: VariablesOfInterest, n: int, origin: str
 ) -> list[NDArray[np.float64]]:
-    """Return the features with indices `output_index`: of graphs from y, of nodes from x."""
+    """Return the features with indices `output_index`: of graphs from ``y``, of nodes from ``x``.
+
+    ``n`` is the number of nodes; ``origin`` begins error messages.
+    """
     assert outputs.output_index is not None
     dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
     of_nodes = named_rows(arrays, "x", n, origin)
@@ -170,9 +179,9 @@ def _features(
 def _one_after_the_other(
     y: NDArray[np.float64], outputs: VariablesOfInterest, origin: str
 ) -> list[NDArray[np.float64]]:
-    """Return graph outputs that follow one another in y, as wide as `output_dim` says.
+    """Return graph outputs that follow one another in ``y``, with the widths in `output_dim`.
 
-    A single output is all of y.
+    A single output is all of ``y``. ``origin`` begins error messages.
     """
     if "node" in outputs.type:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Trial read of a foreign BP5 file in another process, which ADIOS2 may crash or hang."""
+"""Trial read of a BP5 file in another process, as ADIOS2 may crash or hang there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trial_read(path: Path) -> None:
     Raises
     ------
     StoreError
-        If a file is missing or damaged; the message names it.
+        If a file in the directory is missing or damaged; the message names that file.
     """
     for name in _FILES:
         file = path / name
@@ -66,12 +66,13 @@ def trial_read(path: Path) -> None:
 def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     """Open a store's shards in another process, before ADIOS2 opens them in this one.
 
-    Checksums that match do not prove who wrote the files.
+    Checksums that match do not prove who wrote the files. ``shards`` are paths relative to
+    ``store``.
 
     Raises
     ------
     StoreError
-        If ADIOS2 crashes, hangs or fails there.
+        If ADIOS2 crashes, hangs or fails in the other process, or finds damage.
     """
     for first in range(0, len(shards), 1000):  # limits the length of the command line
         paths = (store / shard for shard in shards[first : first + 1000])
@@ -82,7 +83,7 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
-    """Return the error for a damaged HydraGNN file: ``what`` is wrong with ``place``."""
+    """Return the error for a damaged file: its message is a sentence of ``place`` and ``what``."""
     return StoreError(
         f"{place} {what}: the file is damaged or was written so; restore it from a copy or write "
         "it again"
@@ -94,7 +95,10 @@ def _data_name(path: Path) -> str:
 
 
 def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
-    """Run the child process on the file, or on shards of a store, and return its answer."""
+    """Run the child process on the file ``path``, or on ``shards``, and return its answer.
+
+    ``idle`` is the time without progress after which the child is killed [s].
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             [sys.executable, str(_CHILD), path, *shards],
@@ -128,7 +132,11 @@ def _last_line(text: bytes) -> str:
 
 
 def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> str | None:
-    """Wait for the child; return what it did instead of answering, None if it answered."""
+    """Wait for the child; return what it did instead of answering, None if it answered.
+
+    ``output`` is the file with the child's answer; ``idle`` is the longest time without progress
+    [s].
+    """
     since, last = time.monotonic(), _progress(process.pid, output)
     while True:
         try:
@@ -154,14 +162,18 @@ def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> 
 
 class _Progress(NamedTuple):
     bytes: int
-    """Bytes read; a slice that no block of the file covers is read without any."""
+    """Number of bytes read; a slice that no block of the file covers is read without any."""
     reads: int
     """Number of read calls."""
     cpu_seconds: float
 
 
 def _progress(pid: int, output: IO[bytes]) -> _Progress:
-    """Return the child's progress; if the system counts no bytes, the slices it reports."""
+    """Return the child's progress.
+
+    If the system does not count the bytes read, slices that the child reports in ``output`` count
+    instead.
+    """
     slices = os.fstat(output.fileno()).st_size
     try:
         child = psutil.Process(pid)

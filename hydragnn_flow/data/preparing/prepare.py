@@ -134,7 +134,7 @@ def use_in_place(
 T = TypeVar("T")
 
 _DECIDING = ("role", "hash", "composition", "group")
-"""Keys of a record that decide the splits of a data set."""
+"""Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
 _RECORDS = 5
 _FEWEST = 32
@@ -280,7 +280,10 @@ def _sources(config: DataConfig) -> dict[str, Any]:
 
 
 def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[str, Any]:
-    """Return the settings of computed inputs, which new structures to predict need as well."""
+    """Return the settings of computed inputs, which new structures to predict need as well.
+
+    ``encoded`` is True if encodings were computed for the graphs.
+    """
     computed: dict[str, Any] = {}
     if encoded:
         computed[ENCODINGS] = encodings
@@ -309,7 +312,7 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
 
 
 def _given(value: Any) -> Any:
-    """Remove keys with the value None from nested mappings, as earlier releases had fewer keys."""
+    """Return nested mappings without keys whose value is None: earlier releases had fewer keys."""
     if isinstance(value, list):
         return [_given(inner) for inner in value]
     if not isinstance(value, Mapping):
@@ -319,7 +322,11 @@ def _given(value: Any) -> Any:
 
 @contextmanager
 def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
-    """Keep finished tasks for the next call when an error occurs, unless the input is wrong."""
+    """Context manager: keep finished tasks after an error inside it, unless the input is wrong.
+
+    ``building`` is the directory with the tasks, which the next call continues. It is deleted if
+    the input is wrong or no task is finished.
+    """
     try:
         yield
     except (StoreError, NoWorkers):
@@ -335,10 +342,10 @@ def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
 
 
 def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
-    """Return the directory of the tasks, deleting tasks for other data or settings.
+    """Create and return the directory of the tasks; delete tasks for other data or settings.
 
-    Each combination has a directory of its own: a worker that outlives its driver may still finish
-    a task of an earlier configuration.
+    Each combination of data and settings has a directory of its own: a worker that outlives its
+    driver may still finish a task of an earlier configuration.
     """
     text = json.dumps([_RECORDS, provenance], sort_keys=True)
     tasks = building / hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -376,7 +383,7 @@ def _size(chunks: Sequence[Chunk]) -> int:
 
 
 def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[T]]:
-    """Group consecutive items into groups of a total size of ``least`` or more, but the last."""
+    """Return groups of consecutive items; each but the last has a total size from ``least`` on."""
     groups: list[list[T]] = [[]]
     held = 0
     for item, size in zip(items, sizes, strict=True):
@@ -389,7 +396,7 @@ def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
-    """Raise InputError if the records of different tasks disagree; each is consistent in itself."""
+    """Raise InputError if records of tasks differ in targets, node features, encodings or keys."""
     described: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "targets": lambda record: describe(record["targets"]),
         "node features": lambda record: ", ".join(record["node_features"]),
@@ -406,7 +413,7 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
 def _divide(
     config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
-    """Divide structures into splits: write one file for each reading task, and return a summary.
+    """Divide structures into splits and return a summary; write the splits of each reading task.
 
     The summary counts graphs by split, structures left out by reason, and duplicates by split.
     """

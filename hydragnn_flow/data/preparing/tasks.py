@@ -1,9 +1,9 @@
 """Tasks of a preparation: read structures, write shards, or check files that stay in place.
 
 A task's result is a directory, built under its own temporary name and renamed when it is complete.
-A task may therefore run twice, even at the same time, and a killed one leaves nothing that could be
-mistaken for a result. Requests are JSON; the record of a result is pickled, as only the driver of
-the same preparation reads it.
+A task may therefore run twice, even at the same time, and a killed task leaves nothing that could
+be mistaken for a result. Requests are JSON; the record of a result is pickled, as only the driver
+of the same preparation reads it.
 
 Files that stay in place get the same checks as copied ones, while their statistics are computed.
 """
@@ -53,15 +53,15 @@ _PARTS = "parts.json"
 
 
 def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
-    """Write the manifests of all data sets in place to a file that the tasks read."""
+    """Write the manifests of data sets used in place to a file in ``tasks``, for the tasks."""
     write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
 
 
 def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edges: bool) -> None:
     """Raise InputError if a task found truncated neighbour lists and the request refuses them.
 
-    The error comes long before all structures have been read. ``own_edges`` is True if the data
-    bring own edges, so that no setting truncated the lists.
+    So the error comes long before all structures have been read. ``own_edges`` is True if the data
+    bring their own edges, so that no setting truncated the lists.
     """
     if request["whole_lists"] and truncation.atoms:
         kept = None if own_edges else request["max_neighbours"]
@@ -70,13 +70,19 @@ def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edg
 
 @lru_cache(maxsize=2)
 def _part(tasks: Path, number: int) -> GraphStore:
-    """Open a data set in place, and keep it open for later tasks: its index may take a minute."""
+    """Return the store of the data set with the index ``number``, which is used in place.
+
+    Later tasks of this process get the same object, as its index may take a minute.
+    """
     values = json.loads((tasks / _PARTS).read_text(encoding="utf-8"))[number]
     return GraphStore(tasks / str(number), Manifest(**values), "random")
 
 
 def look(request: Mapping[str, Any], directory: Path) -> Manifest:
-    """Run the task ``look``: read a whole file, as it has no checksums; return its manifest."""
+    """Run the task ``look``: read a whole file, as it has no checksums, and return its manifest.
+
+    ``directory`` is not used: the task writes nothing.
+    """
     config = DataConfig(**request["config"])
     number = request["data_set"]
     source = cast(HydragnnSource, config.data_sets[number].source)
@@ -88,7 +94,7 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``measure``: check a range of graphs in place, and compute their statistics.
 
     The result has ``statistics``, ``own_edges`` (True if edges differ from a neighbour list) and
-    ``truncation``.
+    ``truncation``. ``directory`` lies in the directory of the preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
@@ -112,7 +118,7 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: float) -> ReadyGraph:
-    """Return a graph after the checks of labels and geometry that a copy would make."""
+    """Return a graph as a record, after the checks of labels and geometry that a copy gets."""
     arrays = {key: graph[key].numpy() for key in ("cell", "pbc")}
     cell, _ = box(arrays, origin)
     if not np.array_equal(cell, arrays["cell"]):
@@ -134,7 +140,8 @@ Progress = Callable[[str, int, int], None]
 """Callback with the kind of work, the number done, and the total number."""
 
 Workers = Callable[[Mapping[int, Mapping[str, Any]]], Iterator[int]]
-"""Function that runs numbered tasks with `run_task` in workers; it yields a number as each ends."""
+"""Function that runs numbered tasks with `run_task` in workers, and yields each number at the end
+of its task."""
 
 RECORD = "record.pickle"
 ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
@@ -153,7 +160,7 @@ class Preparation:
     """Settings common to all tasks, in JSON."""
     show: Progress
     workers: Workers | None
-    """Function that runs the tasks; None for this process."""
+    """Function that runs the tasks in workers; None to run them in this process."""
 
     def run(
         self, what: str, kind: str, stem: str, requests: Sequence[Mapping[str, Any]]
@@ -167,10 +174,10 @@ class Preparation:
         kind
             Kind of the tasks: ``read``, ``write``, ``look`` or ``measure``.
         stem
-            Name of the tasks' directories, to which their numbers are added.
+            Beginning of the names of the tasks' directories, which their numbers follow.
         requests
-            Request of each task beside the settings: its name ``what``, its ``size`` for ``show``,
-            and what the function needs.
+            Request of each task, to which the settings are added: its name ``what``, its ``size``
+            for ``show``, and all that the function of ``kind`` needs.
         """
         directories = [self.directory / f"{stem}-{n:05d}" for n in range(len(requests))]
         # Listed at once: asked for single records, NFS would remember for half a minute which do
@@ -210,7 +217,7 @@ def run_task(request: Mapping[str, Any]) -> None:
     InputError
         If the input is wrong.
     StoreError
-        If the result cannot be written, or is no longer needed and its directory is gone.
+        If the result cannot be written, or the directory of the preparation was deleted.
     """
     target = Path(request["directory"])
     if (target / RECORD).exists():
@@ -240,7 +247,10 @@ def _load_record(directory: Path) -> Any:
 
 
 def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Run the task ``read``: write structures as graphs, and return what decides their splits."""
+    """Run the task ``read``: write structures as graphs, and return what decides their splits.
+
+    The shards with the graphs are written to ``directory``.
+    """
     config = DataConfig(**request["config"])
     source = open_source(config, request["seed"])
     roles: list[str] = []
@@ -294,7 +304,11 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
-    """Add encodings to a graph; return True if computed, which must hold for all graphs or none."""
+    """Add ``k`` encodings to a graph in place, and return True if they were computed.
+
+    ``before`` is the result for earlier graphs, None for the first. InputError is raised if the
+    results differ.
+    """
     computed = add_encodings(graph, k)
     if before is not None and computed != before:
         has = "no key 'pe', but" if computed else "a key 'pe', and not all"
@@ -338,17 +352,21 @@ _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {
     "look": look,
     "measure": measure,
 }
-"""Function of each kind of task: it takes request and directory, and returns the record."""
+"""Function by kind of task: it takes the request and a directory for files, and returns the record.
+"""
 
 
 def load_split(unit: Path) -> list[str]:
-    """Return the split of each structure of a reading task; empty text for those left out."""
+    """Return the split of each structure of a reading task; an empty string for one left out.
+
+    ``unit`` is the directory of the task.
+    """
     names: list[str] = json.loads(split_file(unit).read_text(encoding="utf-8"))
     return names
 
 
 def split_file(unit: Path) -> Path:
-    """Return the path of the file with the splits of a reading task's structures."""
+    """Return the path of the file with the splits of the task whose directory is ``unit``."""
     return unit.with_name(f"{unit.name}.split.json")
 
 
@@ -362,7 +380,7 @@ def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitInd
 
 
 def _names(stem: str) -> Iterator[str]:
-    """Yield names of the shards of one writer."""
+    """Yield endless names for the shards of one writer: ``{stem}.bp``, ``{stem}.1.bp``, …"""
     yield f"{stem}.bp"
     for number in itertools.count(1):
         yield f"{stem}.{number}.bp"

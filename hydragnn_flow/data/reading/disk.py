@@ -16,12 +16,12 @@ from hydragnn_flow.data.reading.shard_file import ReadInto
 
 
 class DiskReader:
-    """Reader of a split that takes each graph from its shard on disk when it is needed.
+    """Reader of a split that takes each graph from its shard on disk when the graph is needed.
 
     Parameters
     ----------
     index
-        Index of each graph's rows.
+        Index of the split, which locates each graph's rows.
     """
 
     def __init__(self, index: SplitIndex) -> None:
@@ -54,14 +54,14 @@ class DiskReader:
         return (self.take(graphs) for graphs in selections)
 
     def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
-        """Return the values of each key of some graphs, as columns to write to a store."""
+        """Return the values of ``graphs`` (indices in the split) by key, as columns to write."""
         return {
             key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
             for key, values in self.take(graphs).items()
         }
 
     def blocks(self) -> Iterator[dict[str, Column]]:
-        """Yield the columns of all graphs, block by block."""
+        """Yield columns by key for one block of graphs (about 4 MB) after another."""
         for first, last in itertools.pairwise(self._index.block_bounds.tolist()):
             yield self.columns(np.arange(first, last))
 
@@ -74,7 +74,7 @@ class DiskReader:
         return out
 
     def read_into(self, key: str, first: int, last: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` with the rows of a key in graphs ``first`` to ``last - 1``."""
+        """Fill ``out`` with a key's rows of the split's graphs ``first`` to ``last - 1``."""
         graphs = np.arange(first, last)
         self._visit(graphs)
         self._read(key, graphs, out)
@@ -84,7 +84,10 @@ class DiskReader:
             shard.close()
 
     def _fill(self, key: str, runs: _Runs, out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Read a key's rows of every run to their positions in ``out``."""
+        """Read a key's rows of every run to their positions in ``out``.
+
+        ``places`` has the first row in ``out`` of each graph to read, then the number of rows.
+        """
         index, described = self._index, self._index.keys[key]
         rows = index.rows(key)
         starts = rows.starts(runs.graphs) - rows.starts(index.first[runs.shards])
@@ -114,7 +117,7 @@ class DiskReader:
                 run[...] = narrow
 
     def _runs(self, graphs: NDArray[np.int64]) -> _Runs:
-        """Return runs of consecutive graphs of one shard, in the order of the files."""
+        """Return runs of consecutive graphs of one shard, in the order in which they are stored."""
         shards = np.searchsorted(self._index.first, graphs, side="right") - 1
         breaks = np.flatnonzero((np.diff(graphs) != 1) | (np.diff(shards) != 0)) + 1
         begins = np.concatenate([[0], breaks])
@@ -124,10 +127,10 @@ class DiskReader:
         return _Runs(shards[begins], graphs[begins], begins, ends)
 
     def _visit(self, graphs: NDArray[np.int64]) -> None:
-        """Verify the blocks of some graphs before they are first read, and cache small keys.
+        """Verify the blocks of ``graphs`` that were not verified yet, and cache their small keys.
 
-        Keys of whole graphs are a few bytes each. One read per graph would cost far more, and
-        reading more than a block at a time would read values that may never be used.
+        Keys of whole graphs have a few bytes for each graph. One read per graph would cost far
+        more, and reading more than a block at a time would read values that may never be used.
         """
         if self._all_visited:
             return
@@ -143,26 +146,26 @@ class DiskReader:
         self._all_visited = bool(self._visited.all())
 
     def _read(self, key: str, graphs: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Fill ``out`` with the rows of consecutive graphs, whose blocks have been verified."""
+        """Fill ``out`` with a key's rows of consecutive graphs, whose blocks have been verified."""
         rows = self._index.rows(key)
         starts = rows.starts(np.append(graphs, graphs[-1] + 1))
         self._fill(key, self._runs(graphs), out, starts - starts[0])
 
 
 def _belongs_to_graphs(index: SplitIndex, key: str) -> bool:
-    """Return True if each graph has the same few rows of a key, such as an energy or a cell."""
+    """Return True if all graphs have equally many rows of a key, such as an energy or a cell."""
     return index.rows(key).pointer is None and index.keys[key].dim == 0
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of consecutive graphs of one shard, each of which is read at once."""
+    """Runs of consecutive graphs of one shard; each run is read at once."""
 
     shards: NDArray[np.int64]
-    """Number of the shard of each run."""
+    """Index of the shard of each run, [n_runs]."""
     graphs: NDArray[np.int64]
-    """Index in the split of the first graph of each run."""
+    """Index in the split of the first graph of each run, [n_runs]."""
     begins: NDArray[np.int64]
-    """First position of each run among the graphs to read."""
+    """First position of each run among the graphs to read, [n_runs]."""
     ends: NDArray[np.int64]
-    """Position after the last graph of each run among the graphs to read."""
+    """Position after the last graph of each run among the graphs to read, [n_runs]."""

@@ -29,9 +29,9 @@ class GraphStore:
     """Material graphs on disk, in splits: ``store["trainset"]``.
 
     Stores are opened by :meth:`open`, which reads the manifest and verifies sizes and metadata.
-    Payload is verified when it is first read. A store is a context manager; without one, memory
-    shared with other processes is released when neither the store nor a split of it is referenced
-    any more.
+    Payload (the arrays of graphs) is verified when it is first read. A store is a context manager.
+    Outside a ``with`` statement, memory shared with other processes is released when neither the
+    store nor a split of it is referenced any more.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class GraphStore:
         """Open a store directory, or a single ``.bp`` that HydraGNN wrote.
 
         A HydraGNN file has neither units nor checksums: its manifest is computed from its arrays,
-        and another process reads it first, since a damaged file can crash the process that opens
-        it.
+        and another process reads the file first, since a damaged file can crash the process that
+        opens it.
 
         Parameters
         ----------
@@ -90,22 +90,22 @@ class GraphStore:
             Directory of the store.
         mode
             ``memory``: whole splits in memory, one copy for all processes of a node. ``random``:
-            each graph from disk. ``stream``: from disk block by block, for splits larger than
-            memory, whose graphs then have to be read roughly in the order of a plan made for
-            that (:func:`hydragnn_flow.training.plan.epochs.plan_epoch`).
+            each graph from disk. ``stream``: from disk in blocks of about 4 MB, for splits larger
+            than memory; graphs should then be read in about the order of a plan for streams
+            (:func:`hydragnn_flow.training.plan.epochs.plan_epoch`).
         without
-            Keys to leave out of the graphs.
+            Names of keys to leave out of the graphs.
         scratch
-            Fast local directory. Modes ``random`` and ``stream`` read from a verified copy there,
-            made once per node, unless the data are used in place; ``memory`` uses it if
-            ``/dev/shm`` has no room.
+            Fast local directory. Modes ``random`` and ``stream`` read from a verified copy of the
+            store there, made once per node, unless the data are used in place. Mode ``memory``
+            uses the directory if ``/dev/shm`` has no room.
 
         Raises
         ------
         StoreError
-            If a file is missing, damaged or not a store; the message names it.
+            If a file is missing, damaged or not a store; the message names that file.
         InputError
-            If there is no such mode.
+            If ``mode`` is none of the three.
         """
         path = Path(path)
         modes = get_args(Mode)
@@ -155,8 +155,9 @@ class GraphStore:
 def open_foreign(path: str | Path) -> GraphStore:
     """Open a store that somebody else may have made, in mode ``random``.
 
-    Another process reads the ends of its shards first, as wrong files may crash ADIOS2. A
-    StoreError is raised if a file is missing, damaged or not a store.
+    Another process first reads the first and last value of each variable in its shards (all values
+    of a HydraGNN file), as wrong files may crash ADIOS2. A StoreError is raised if a file is
+    missing, damaged or not a store.
     """
     store = GraphStore.open(path, "random")
     if (Path(path) / MANIFEST).exists():
@@ -167,10 +168,22 @@ def open_foreign(path: str | Path) -> GraphStore:
 def _open_reader(
     mode: Mode, data: str, scratch: Path | None, staged: NodeEntry | None, index: SplitIndex
 ) -> Reader:
-    """Open the reader of a split.
+    """Return the reader of a split in the given mode.
 
-    It does not get the store, which would then keep a reference to itself. ``staged`` is the copy
-    that the shards are read from, kept as long as a split is referenced.
+    The store itself is no parameter: it would keep a reference to itself.
+
+    Parameters
+    ----------
+    mode
+        Way of reading: ``memory``, ``random`` or ``stream``.
+    data
+        Digest that identifies the store's data and keys.
+    scratch
+        Fast local directory to use if memory for files is short.
+    staged
+        Local copy from which the shards are read, held as long as a split is referenced.
+    index
+        Index of the split, which locates each graph's rows.
     """
     if mode == "memory":
         return in_shared_memory(index, data, scratch)
@@ -183,7 +196,7 @@ def verify_payload(store: GraphStore) -> None:
     Raises
     ------
     StoreError
-        If a file has changed; the message names it.
+        If a file has changed; the message names that file.
     """
     for shard in store.manifest.shards:
         for name, record in shard.files.items():

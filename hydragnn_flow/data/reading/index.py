@@ -1,4 +1,4 @@
-"""Index of a split: positions of each graph's rows, without their values; protocol of readers."""
+"""Index of a split: positions of each graph's rows, without values; protocol of readers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from hydragnn_flow.data.store.manifest import Key
 
 @dataclass(frozen=True)
 class GraphRows:
-    """Positions of each graph's rows within the rows of all graphs; several keys share them."""
+    """Positions of each graph's rows within the rows of all graphs of a split.
+
+    Keys with the same number of rows in each graph, such as all keys of atoms, share one object.
+    """
 
     pointer: NDArray[np.int64] | None
-    """First row of each graph and the end, [n_graphs + 1]; None if all have equally many rows."""
+    """Index of the first row of each graph, then the number of rows, [n_graphs + 1]; None if all
+    graphs have equally many rows."""
     each: int = 0
-    """Number of rows of each graph, if all have equally many."""
+    """Number of rows of each graph, if all graphs have equally many."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first row of each of ``graphs``, [n]."""
+        """Return the index of the first row of each of ``graphs``, [n]."""
         return graphs * self.each if self.pointer is None else self.pointer[graphs]
 
     def counts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -37,7 +41,7 @@ class GraphRows:
         return counts
 
     def start(self, graph: int) -> int:
-        """Return the first row of one graph; for the one after the last, the number of rows."""
+        """Return the index of a graph's first row; for ``graph`` = n_graphs, the number of rows."""
         return graph * self.each if self.pointer is None else int(self.pointer[graph])
 
 
@@ -49,11 +53,11 @@ class SplitIndex:
     split
         Name of the split.
     keys
-        Keys to read, with ``x`` and ``edge_index``.
+        Description of each key to read, by name; ``x`` and ``edge_index`` are needed.
     shards
         Files of the shards, in order.
     graphs
-        Number of graphs of the split in each shard.
+        Number of the split's graphs in each shard.
     """
 
     def __init__(
@@ -75,7 +79,10 @@ class SplitIndex:
 
     @property
     def branch_runs(self) -> list[tuple[int, int]] | None:
-        """Branch and number of graphs of each run; None if a shard does not know its branches."""
+        """Pairs of branch index and number of graphs, one for each run of graphs of one branch.
+
+        None if the description of a shard does not have its branches.
+        """
         runs = [shard.branch_runs(self.split) for shard in self.shards]
         known = [of_shard for of_shard in runs if of_shard is not None]
         return None if len(known) < len(runs) else [run for of_shard in known for run in of_shard]
@@ -93,7 +100,8 @@ class SplitIndex:
     def rows(self, key: str) -> GraphRows:
         """Return the positions of a key's rows.
 
-        All keys of atoms have the same object, and all keys of edges another one.
+        The same object is returned for all keys with one row per atom, and another one for all
+        keys with one row per edge.
         """
         described = self.keys[key]
         if described.node:
@@ -107,11 +115,14 @@ class SplitIndex:
 
     @cached_property
     def block_bounds(self) -> NDArray[np.int64]:
-        """First graph of each block of about 4 MB, then the number of graphs, [n_blocks + 1]."""
+        """Index of the first graph of each block, then the number of graphs, [n_blocks + 1].
+
+        A block is about 4 MB of consecutive graphs.
+        """
         return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
 
     def verify(self, block: int) -> None:
-        """Verify the checksum of a block, if it has one.
+        """Verify the checksum of the block with the index ``block``, if it has one.
 
         Raises
         ------
@@ -124,9 +135,10 @@ class SplitIndex:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int, int | None]]:
-        """First graph and shard of each block, and its number among the split's blocks there.
+        """Index of the first graph, of the shard, and of the block in it, for each block.
 
-        The number is None if the shard has no block table.
+        The last index counts the split's blocks in the shard; it is None if the shard has no block
+        table.
         """
         blocks: list[tuple[int, int, int | None]] = []
         for number, shard in enumerate(self.shards):
@@ -143,12 +155,12 @@ class SplitIndex:
         return blocks
 
     def row_bytes(self, key: str) -> int:
-        """Return the size of one row of a key in a tensor [bytes]."""
+        """Return the size of one row of a key in memory [bytes]."""
         described = self.keys[key]
         return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
 
     def graph_bytes(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the size of each of ``graphs`` in tensors, all keys together [bytes], [n]."""
+        """Return the size of each of ``graphs`` in memory, all keys together [bytes], [n]."""
         size = np.zeros(len(graphs), dtype=np.int64)
         for key in self.keys:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
@@ -159,7 +171,10 @@ class SplitIndex:
         return GraphRows(bounds_of(np.concatenate(counts)))
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
-        """Cut graphs ``first`` to ``last - 1`` into blocks of about 4 MB; return their starts."""
+        """Cut graphs ``first`` to ``last - 1`` into blocks of about 4 MB.
+
+        Return the first graph of each block, counted from ``first``, [n_blocks].
+        """
         number = np.cumsum(self.graph_bytes(np.arange(first, last))) // (4 << 20)
         return np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1]).astype(np.int64)
 
@@ -168,13 +183,13 @@ class Reader(Protocol):
     """Protocol of readers of one split: from memory, from disk, or as a stream."""
 
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return each key's values of the given graphs, concatenated, in new arrays."""
+        """Return the values of ``graphs`` (indices in the split) by key, joined in new arrays."""
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield each key's concatenated values for each selection of graphs; may read ahead."""
+        """Yield the values by key, concatenated, for each selection of graphs; may read ahead."""
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key of all graphs, concatenated."""
+        """Return the values of a key, concatenated over all graphs of the split."""
 
     def close(self) -> None:
         """Release files and memory."""
@@ -185,7 +200,11 @@ Lines = list[memoryview]
 
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
-    """Return the lines of an array: itself, or each of its rows if graphs are side by side."""
+    """Return the lines of an array whose graphs are concatenated along ``dim``.
+
+    There is one line, the whole array, if ``dim`` is 0. Otherwise ``dim`` is the last dimension,
+    and each row along it is a line.
+    """
     if dim == 0:
         return [array.data]
     lines = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
@@ -193,14 +212,14 @@ def lines_of(array: NDArray[Any], dim: int) -> Lines:
 
 
 def join_lines(pieces: list[list[memoryview]], dtype: np.dtype[Any], key: Key) -> NDArray[Any]:
-    """Concatenate pieces to a new array of the key's own type.
+    """Return a new array of the key's own type, joined from pieces.
 
     Parameters
     ----------
     pieces
-        Pieces of each line of the result.
+        Pieces of each line of the result, in order; see :func:`lines_of`.
     dtype
-        Type of the pieces.
+        Data type of the pieces.
     key
         Description of the key whose values are joined.
     """

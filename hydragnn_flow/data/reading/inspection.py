@@ -15,9 +15,9 @@ from hydragnn_flow.data.store.integrity import verify_checksum
 from hydragnn_flow.data.store.manifest import Key, SplitSize
 from hydragnn_flow.errors import InputError, StoreError
 
-_ROLES = {"train": "to train on", "val": "to validate with"}
+_ROLES = {"train": "to train on", "calibration": "to calibrate with", "val": "to validate with"}
 _WHY = {"duplicate_of": "also in", "group_in": "of a group in"}
-_SETS = {"val": "validation set", "test": "test set"}
+_SETS = {"calibration": "calibration set", "val": "validation set", "test": "test set"}
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
     Returns
     -------
     dict
-        Summary with ``path``, ``version``, ``dtypes``, ``shards`` (their number), ``splits``
+        Summary with ``path``, ``version``, ``dtypes``, ``shards`` (number of shards), ``splits``
         (graphs, atoms, edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and
-        shape by name, with words for numbers that differ between graphs), ``units`` (by key),
-        ``elements`` (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of
-        ``pos``], ``max_neighbours``, ``truncation`` (numbers by name, None if not counted),
+        shape by name, with words for extents that differ between graphs), ``units`` (by key),
+        ``elements`` (symbols), ``branches`` (indices), ``node_features``, ``cutoff`` [unit of
+        ``pos``], ``max_neighbours``, ``truncation`` (counts by name, None if not counted),
         ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of shards in place),
         ``bytes_in_place``, ``bytes`` on disk, ``left_out`` (sentences), ``duplicates`` (by split),
         ``provenance``.
@@ -98,7 +98,7 @@ def check_store(
     Parameters
     ----------
     path
-        Directory of the store, or a HydraGNN ``.bp``: this has no checksums, and is read and
+        Directory of the store, or a HydraGNN ``.bp``; a ``.bp`` has no checksums, and is read and
         checked for consistency when it is opened.
     progress
         Callback with the kind of work, the amount done and the total (MB verified, graphs read).
@@ -113,7 +113,7 @@ def check_store(
     Raises
     ------
     StoreError
-        If a file is damaged; the message names it.
+        If a file is damaged; the message names that file.
     """
     show = progress or (lambda what, done, total: None)
     with open_foreign(path) as store:

@@ -1,4 +1,4 @@
-"""Copies of a store's shards on a node's own disk: sent in advance, or copied when needed."""
+"""Copies of a store's shards on a node's own disk: sent in advance, or made when needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from hydragnn_flow.errors import StoreError
 def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
     """Return a digest of a store's content and of the keys to read, 16 hexadecimal digits.
 
-    Files without checksums count by path, size and time of the last change.
+    Shards without recorded checksums count by the path, size and time of the last change of their
+    files.
     """
     digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
     digest.update(repr(list(keys)).encode())
@@ -35,10 +36,11 @@ def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
 
 
 def files_to_send(store: Path) -> list[tuple[Path, str]]:
-    """Return pairs of a store's file and its path within the scratch directory of a node.
+    """Return pairs of a store's file and its path relative to the scratch directory of a node.
 
-    The last file, without which the others are ignored, must be sent last. The list is empty for a
-    store without checksums, since its copy could not be verified, and for data in place.
+    The files must be sent in this order: without the last, a node ignores the others. The list is
+    empty for a store without checksums, since its copy could not be verified, and for a store that
+    uses files in place.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
 
 
 def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
-    """Return True if this node has a copy of the store, is making one, or was sent one."""
+    """Return True if ``scratch`` has a copy of the store that is complete, unfinished or sent."""
     folder, name = directory_of_user(scratch), identity(path, manifest)
     # In the order in which one becomes the next, so that a change in between is not missed.
     stages = folder / _mark(name), unfinished_of(folder / _entry(name)), folder / _entry(name)
@@ -65,7 +67,7 @@ def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
 def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
     """Return a verified copy of the shards in the scratch directory, made once per node.
 
-    Files that were sent here are used if they are intact.
+    Files of :func:`files_to_send` that were sent to the node are used if they are intact.
 
     Raises
     ------
@@ -92,7 +94,11 @@ def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
 
 
 def _take(folder: Path, name: str, manifest: Manifest, directory: Path) -> bool:
-    """Move files that were sent here into a directory; return True if they are intact."""
+    """Move files that were sent to the node into ``directory``; return True if all are intact.
+
+    ``folder`` is the user's directory within the scratch directory, ``name`` the digest of the
+    store. ``directory`` is emptied if a file is missing or damaged.
+    """
     mark = folder / _mark(name)
     if not mark.exists():
         return False

@@ -31,9 +31,9 @@ _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
 
 
 class NodeEntry:
-    """Directory in the node's cache that this process uses until :meth:`release`, or its end.
+    """Directory in the node's cache that this process uses until :meth:`release`.
 
-    It is also released when this object is garbage-collected.
+    The directory is also released when this object is garbage-collected or the process ends.
 
     Attributes
     ----------
@@ -64,20 +64,20 @@ def node_entry(
     directories: Sequence[Path],
     remedy: str = "free some room or name another scratch directory",
 ) -> NodeEntry:
-    """Return a directory of the node's cache, filled here if no process of the node has yet.
+    """Return an entry of the node's cache, made by this process unless the node already has it.
 
     Parameters
     ----------
     name
-        Name that identifies its content.
+        Name that identifies the entry's content.
     size
-        Space that it needs [bytes].
+        Space that the entry needs [bytes].
     make
         Function that fills the given directory, while other processes that want the entry wait.
     directories
         Base directories: the first that has the entry or room for it is used.
     remedy
-        Advice for the message if no directory has room.
+        Advice in the error message if no directory has room.
 
     Raises
     ------
@@ -101,7 +101,11 @@ def node_entry(
 
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
-    """Take a shared lock on an entry, made here if need be; return False to be called again."""
+    """Take a shared lock on the entry ``path``, after making the entry if need be.
+
+    ``lock`` is the descriptor of its lock file. Return False if another process interfered: the
+    caller tries again.
+    """
     take_shared(lock)  # waits for a process that makes the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
@@ -116,7 +120,10 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: s
 
 
 def shared_memory() -> list[Path]:
-    """Return directories for files in memory: ``/dev/shm``, then one on disk that is cached."""
+    """Return directories for shared arrays: ``/dev/shm`` if it exists, then one on disk.
+
+    The one on disk is the directory for temporary files, whose pages the system caches.
+    """
     temporary = Path(tempfile.gettempdir())
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
 
@@ -124,9 +131,9 @@ def shared_memory() -> list[Path]:
 def free_memory() -> float:
     """Return the memory that this job may still use by the limits of its control groups [bytes].
 
-    It is infinite without a limit. Schedulers set limits for jobs and containers; files in
-    ``/dev/shm`` count, though the free space there does not show it. Control groups of version 1
-    are not read.
+    Without a limit the result is infinite. Schedulers set limits for jobs and containers. Files in
+    ``/dev/shm`` count towards the limit, though the free space there does not show it. Control
+    groups of version 1 are not read.
     """
     if not _OWN.exists():
         return float("inf")
@@ -151,7 +158,7 @@ def _left(group: Path) -> float:
 
 
 def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
-    """Return the entry's directory: existing or in progress, or else one with room for it."""
+    """Return the path of an entry: where it exists or is being made, or in a base with room."""
     for base in bases:
         path = base / name
         if path.is_dir() or unfinished_of(path).is_dir():
@@ -167,7 +174,7 @@ def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
 
 
 def _room(base: Path) -> float:
-    """Return the bytes a directory can take; files in memory count as memory of the job."""
+    """Return the bytes that ``base`` can take; in ``/dev/shm`` the job's memory limit counts."""
     free = shutil.disk_usage(base).free
     return min(free, free_memory()) if base.parent == _RAM else free
 
@@ -209,7 +216,10 @@ def directory_of_user(base: Path) -> Path:
 
 
 def _own(base: Path) -> Path:
-    """Return this user's directory, made if need be, which no other user can have made."""
+    """Return this user's directory in ``base``, made if need be.
+
+    StoreError is raised if it belongs to another user, is open to others, or cannot hold locks.
+    """
     own = directory_of_user(base)
     try:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -235,7 +245,7 @@ def _own(base: Path) -> Path:
 
 
 def _sweep(base: Path, keep: str) -> None:
-    """Delete files left by killed processes, but not a complete entry called ``keep``."""
+    """Delete files that killed processes left in ``base``, but not a complete entry ``keep``."""
     for sent in (*base.glob("*.part"), *base.glob("*.sent")):
         with contextlib.suppress(OSError):
             if time.time() - sent.stat().st_mtime > 86_400:  # nobody used it for a day
@@ -276,5 +286,5 @@ def _lock_file(path: Path) -> Path:
 
 
 def unfinished_of(path: Path) -> Path:
-    """Return the directory of an entry while it is made or deleted."""
+    """Return the name that the directory ``path`` of an entry has while it is made or deleted."""
     return path.with_name(f"{path.name}.unfinished")

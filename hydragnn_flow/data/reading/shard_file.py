@@ -30,7 +30,7 @@ ReadInto = Callable[[NDArray[Any], int], None]
 """Function that fills an array with rows of a key, from a given row of the split on."""
 
 _open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
-"""Open files, in order of their last use; a store may have more shards than can be open."""
+"""Open files by shard, in order of last use; a store may have more shards than can be open."""
 _open_lock = threading.Lock()
 
 
@@ -68,24 +68,25 @@ class ShardFile:
         return read_counts(self._file, split, self._names.get(key, key))
 
     def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
-        """Return branch and number of graphs of each run of a split; None if not known."""
+        """Return pairs of branch index and number of graphs, one for each run; None if unknown."""
         return self._branch_runs.get(split) if self._graphs[split] else []
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
-        """Return the first graph of each block of a split, and the end, [n_blocks + 1].
+        """Return the first graph of each block of a split, then the end, [n_blocks + 1].
 
-        Without a block table the result is None.
+        Graphs are counted from the first of the split in this shard. The result is None for a shard
+        without a block table.
         """
         return self._blocks.bounds(split) if self._has_blocks else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
-        """Return the type in which a key is stored."""
+        """Return the data type in which a key is stored in this shard."""
         if key in self._constants:
             return np.min_scalar_type(self._constants[key])
         return self._variable(split, key).dtype
 
     def verify(self, split: str, block: int) -> None:
-        """Verify the checksum of one block of a split.
+        """Verify the checksum of the split's block with the index ``block`` in this shard.
 
         Raises
         ------
@@ -95,7 +96,10 @@ class ShardFile:
         self._verify(int(self._blocks.numbers(split)[block]))
 
     def reader(self, split: str, key: str) -> ReadInto:
-        """Return a function that fills an array with rows of a key, from a given row on."""
+        """Return a function that fills an array with a key's rows, from a given row on.
+
+        Rows are counted from the first of the split in this shard.
+        """
         if key in self._constants:
             return lambda out, start: out.fill(self._constants[key])
         variable = self._variable(split, key)
@@ -110,7 +114,7 @@ class ShardFile:
         return _line_by_line(variable)
 
     def close(self) -> None:
-        """Close the file; it is opened again when it is needed."""
+        """Close the shard's file, which later calls open again."""
         with _open_lock:
             _open.pop(self, None)
 
@@ -132,7 +136,10 @@ class ShardFile:
         return self._file.variable(f"{split}/{name}")
 
     def _bounds_in_y(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where each graph begins in ``y``, and its first atom, [n_graphs + 1] with ends."""
+        """Return the offset of each graph in ``y``, and the index of its first atom.
+
+        Both arrays are [n_graphs + 1]; their last element is the end.
+        """
         if split not in self._y_bounds:
             self._y_bounds[split] = (
                 bounds_of(read_counts(self._file, split, "y")),
@@ -157,7 +164,7 @@ class ShardFile:
 
 
 def _most_open() -> int:
-    """Return the number of files to keep open: half of the system's limit for a process."""
+    """Return the maximum number of open files: half of the system's limit for a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else 4096
 
@@ -172,7 +179,7 @@ def _of_any_shape(variable: Bp5Variable) -> ReadInto:
 
 
 def _with_vector(cell: Bp5Variable) -> ReadInto:
-    """Return a reader of ``pbc`` that takes it from cells: 1 where a lattice vector is not zero."""
+    """Return a reader of ``pbc`` computed from cells: 1 where a lattice vector is not zero."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         vectors = np.empty((len(out), 3), dtype=cell.dtype)
@@ -185,7 +192,11 @@ def _with_vector(cell: Bp5Variable) -> ReadInto:
 def _from_y(
     y: Bp5Variable, part: Part, bounds: NDArray[np.int64], atoms: NDArray[np.int64]
 ) -> ReadInto:
-    """Return a reader of a target that is packed between others in the ``y`` of each graph."""
+    """Return a reader of a target that is packed between others in the ``y`` of each graph.
+
+    ``bounds`` has the offset of each graph in ``y``, ``atoms`` the index of its first atom, both
+    [n_graphs + 1] with the end.
+    """
 
     def read_into(out: NDArray[Any], start: int) -> None:
         first, last = start, start + len(out)
@@ -214,7 +225,10 @@ def _line_by_line(variable: Bp5Variable) -> ReadInto:
 
 
 def _from_rows(variable: Bp5Variable) -> ReadInto:
-    """Return a reader of an ``edge_index`` whose graphs, of equally many edges, are stacked."""
+    """Return a reader of an ``edge_index`` stored as [2 n_graphs, n_edges], as HydraGNN does.
+
+    Its graphs have equally many edges and are below one another.
+    """
     n_edges = variable.shape[1]
 
     def read_into(out: NDArray[Any], start: int) -> None:

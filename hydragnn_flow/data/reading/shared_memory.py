@@ -28,9 +28,9 @@ class MemoryReader:
     Parameters
     ----------
     index
-        Index of each graph's rows.
+        Index of the split, which locates each graph's rows.
     arrays
-        Values of each key for all graphs, C-contiguous.
+        Values by key, concatenated over all graphs, C-contiguous.
     release
         Function to call when the arrays are no longer needed.
     """
@@ -81,14 +81,14 @@ class MemoryReader:
 def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> MemoryReader:
     """Return a reader of a split in memory that all processes of a node share.
 
-    The first process of a node reads the split from disk, verifying every block. Others map the
-    same pages, which stay as long as a process uses them, so that the next trial on the node finds
-    the data there. The files of the store are closed again.
+    The first process of a node reads the split from disk, verifying every block. Other processes
+    map the same pages. These stay as long as a process uses them, so that the next trial on the
+    node finds the data there. The files of the store are closed again.
 
     Parameters
     ----------
     index
-        Index of each graph's rows.
+        Index of the split, which locates each graph's rows.
     identity
         Digest that identifies the store's data and keys.
     scratch
@@ -138,7 +138,7 @@ def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> 
 
 
 def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
-    """Return the type of a key's values of all graphs, as narrow as in the shards."""
+    """Return the narrowest data type that holds a key's values of all shards as stored."""
     types = {
         shard.dtype(index.split, key)
         for shard, first, last in zip(index.shards, index.first, index.first[1:], strict=False)
@@ -148,10 +148,10 @@ def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
 
 
 class _ArrayFile:
-    """Writer of a key's ``.npy`` file, block by block.
+    """Writer of a key's ``.npy`` file, block by block, and context manager that closes the file.
 
-    It does not write through a memory map: on a full disk that would crash the process, and the
-    pages would count as its memory.
+    The file is not written through a memory map: on a full disk that would crash the process, and
+    the pages would count as memory of the process.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], key: Key, rows: int) -> None:
@@ -173,7 +173,7 @@ class _ArrayFile:
         self._file.close()
 
     def write(self, begin: int, rows: NDArray[Any]) -> None:
-        """Write consecutive rows, from row ``begin`` on."""
+        """Write consecutive rows of the key, from row ``begin`` of the split on."""
         if rows.size == 0:
             return
         for number, line in enumerate(lines_of(rows, self._dim)):

@@ -34,14 +34,15 @@ from hydragnn_flow.errors import InputError, SelectionError
 def collate(
     values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
 ) -> Batch:
-    """Join graphs to a PyG batch, given their concatenated values.
+    """Return a PyG batch of graphs, given their concatenated values.
 
     Parameters
     ----------
     values
-        Values of each key, concatenated in the order of the batch, which takes the arrays over.
+        Values by key, concatenated in the order of the batch. The batch keeps these arrays, and
+        ``edge_index`` is changed in place.
     rows
-        Numbers of rows of each key in each graph of the split.
+        Positions of each graph's rows in the split, by key.
     graphs
         Indices in the split of the graphs of the batch, [n].
 
@@ -80,12 +81,14 @@ def collate(
 def checked(
     indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int, where: str
 ) -> NDArray[np.int64]:
-    """Return graph indices after checking their range; negative ones count from the end.
+    """Return graph indices as non-negative int64, [n], after checking their range.
+
+    Negative indices count from the end. ``length`` is the number of graphs.
 
     Raises
     ------
     SelectionError
-        If there are none, or one is out of range; the message names ``where``.
+        If there are no indices, or any is out of range; the message begins with ``where``.
     TypeError
         If the indices are not integers.
     """
@@ -105,7 +108,7 @@ def checked(
 
 
 _PASS = 64
-"""Number of graphs read together when all are read in order."""
+"""Number of graphs that are read together when graphs are read in order."""
 
 
 class GraphSplit:
@@ -116,15 +119,15 @@ class GraphSplit:
     Parameters
     ----------
     store
-        Path of the store, for messages.
+        Path of the store, for error messages.
     index
-        Index of each graph's rows.
+        Index of the split, which locates each graph's rows.
     targets
-        Keys that are labels.
+        Description of each key that is a label, by name.
     mode
         Way of reading: ``memory``, ``random`` or ``stream``, as in :meth:`GraphStore.open`.
     open_reader
-        Function that opens the reader, called when the first graph is read.
+        Function that opens the reader of the values, called when the first graph is read.
     """
 
     def __init__(
@@ -167,18 +170,19 @@ class GraphSplit:
         return self._index.edges.counts(np.arange(len(self)))
 
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of atoms of some graphs, int64 [n], without reading others."""
+        """Return the number of atoms of ``graphs`` (indices in the split), int64 [n]."""
         return self._index.atoms.counts(graphs)
 
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of edges of some graphs, int64 [n]."""
+        """Return the number of edges of ``graphs`` (indices in the split), int64 [n]."""
         return self._index.edges.counts(graphs)
 
     @cached_property
     def branch_runs(self) -> BranchRuns:
-        """Branch (heads of one data set) of each graph; branch 0 for all if they name none.
+        """Branch (output heads for one data set) of each graph, as runs of graphs of one branch.
 
-        The manifest gives it, or else it is read once from the graphs.
+        The runs come from the manifest, or else from one read of the graphs. All graphs have branch
+        0 if they name none.
         """
         known = self._index.branch_runs
         if known is not None:
@@ -193,30 +197,33 @@ class GraphSplit:
 
     @property
     def block_bounds(self) -> NDArray[np.int64]:
-        """First graph of each block of about 4 MB, then the number of graphs, [n_blocks + 1]."""
+        """Index of the first graph of each block, then the number of graphs, [n_blocks + 1].
+
+        A block is about 4 MB of consecutive graphs.
+        """
         return self._index.block_bounds
 
     @cached_property
     def graph_id(self) -> NDArray[np.int64]:
-        """Index of each structure in its input, int64 [len]; its index in the split if unknown."""
+        """Index of each structure in its input, int64 [len]; if unknown, its index in the split."""
         if "graph_id" not in self._index.keys or len(self) == 0:
             return np.arange(len(self), dtype=np.int64)
         return self._reader.column("graph_id").astype(np.int64)
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Branch of each graph, int64 [len]; None if graphs do not name one."""
+        """Index of the branch of each graph, int64 [len]; None if graphs name no branch."""
         if BRANCH not in self._index.keys or len(self) == 0:
             return None
         return np.repeat(self.branch_runs.branches, np.diff(self.branch_runs.bounds))
 
     def batch(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
-        """Join graphs to a batch, in the order given.
+        """Return a batch of graphs, in the order given.
 
         Parameters
         ----------
         indices
-            Indices in this split, at least one; they may repeat.
+            Indices of graphs in this split, at least one; an index may occur several times.
 
         Returns
         -------
@@ -227,17 +234,17 @@ class GraphSplit:
         return collate(self._reader.take(graphs), self._rows, graphs)
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """Yield one batch for each selection of graphs, in their order.
+        """Yield one batch for each selection, an array of indices in the split.
 
-        Mode ``stream`` takes all selections before it makes the first batch, and reads ahead: it
-        holds in memory the blocks that the next few selections need.
+        All selections are taken from the iterable before the first batch. Mode ``stream`` reads
+        ahead: it holds in memory the blocks that the next few selections need.
         """
         chosen = [checked(graphs, len(self), self._where) for graphs in selections]
         for graphs, values in zip(chosen, self._reader.stream(chosen), strict=True):
             yield collate(values, self._rows, graphs)
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key of all graphs of the split, concatenated."""
+        """Return the values of a key, concatenated over all graphs of the split."""
         return self._reader.column(key)
 
     def target(self, name: str, graphs: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
@@ -248,7 +255,7 @@ class GraphSplit:
         name
             Name of the target.
         graphs
-            Indices of graphs, in this order; the whole split by default.
+            Indices of graphs in the split, in the order of the result; by default all graphs.
 
         Returns
         -------
@@ -270,7 +277,7 @@ class GraphSplit:
         return target_array(np.concatenate(values), self._targets[name])
 
     def close(self) -> None:
-        """Release files and memory that is shared with other processes."""
+        """Release files, and memory that is shared with other processes."""
         if "_reader" in self.__dict__:
             self._reader.close()
             del self._reader
@@ -296,14 +303,14 @@ class GraphSplit:
 
 
 class SplitPart:
-    """Subset of the graphs of a split, numbered from 0 in its own order.
+    """Subset of the graphs of a split, with indices from 0 in its own order.
 
     Parameters
     ----------
     split
         Split that the graphs are taken from.
     graphs
-        Indices of its graphs in the split, in their order here, [n].
+        Indices in the split of the subset's graphs, in the order of the subset, [n].
     """
 
     def __init__(self, split: GraphSplit, graphs: NDArray[np.int64]) -> None:
@@ -325,26 +332,26 @@ class SplitPart:
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Branch of each graph, int64 [len]; None if graphs do not name one."""
+        """Index of the branch of each graph, int64 [len]; None if graphs name no branch."""
         whole = self._split.branch
         return None if whole is None else whole[self._graphs]
 
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of atoms of some graphs, given their numbers here, int64 [n]."""
+        """Return the number of atoms of ``graphs`` (indices in this subset), int64 [n]."""
         return self.n_atoms[graphs]
 
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of edges of some graphs, given their numbers here, int64 [n]."""
+        """Return the number of edges of ``graphs`` (indices in this subset), int64 [n]."""
         return self.n_edges[graphs]
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """Yield one batch for each selection of graphs by their numbers here, in their order."""
+        """Yield one batch for each selection, an array of indices in this subset."""
         return self._split.batches(self._graphs[chosen] for chosen in selections)
 
     def target(self, name: str) -> NDArray[np.float64]:
-        """Return one target of all these graphs in the data's units, float64.
+        """Return the target ``name`` of all graphs of the subset in the data's units, float64.
 
-        Its shape is [n_graphs, dim], or [sum of atoms, dim] for a node target.
+        The shape is [n_graphs, dim], or [sum of atoms, dim] for a node target.
         """
         return self._split.target(name, self._graphs)
 
@@ -357,10 +364,11 @@ _AHEAD = 4
 
 
 class StreamReader(DiskReader):
-    """Reader of whole blocks of shards, each read once and held as long as coming batches need it.
+    """Reader of blocks (about 4 MB of graphs), each read once and held while later batches need it.
 
-    The order of the graphs decides how many blocks are held at a time. An order that is shuffled
-    within windows of neighbouring blocks needs one window, whatever the size of the split.
+    The order of the graphs decides how many blocks are held at a time. If graphs are shuffled only
+    within windows of neighbouring blocks, the reader holds one window, whatever the size of the
+    split.
     """
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -390,7 +398,10 @@ class StreamReader(DiskReader):
                     future.cancel()
 
     def _load(self, block: int) -> dict[str, Lines]:
-        """Read a block in the thread that reads ahead, and return the lines of each key."""
+        """Read the block with the index ``block``, and return its lines by key.
+
+        The call is made in the thread that reads ahead.
+        """
         first, last = self._index.block_bounds[block : block + 2].tolist()
         values = self.take(np.arange(first, last))
         return {key: lines_of(values[key], self._index.keys[key].dim) for key in values}
@@ -401,7 +412,11 @@ class StreamReader(DiskReader):
         home: NDArray[np.int64],
         blocks: dict[int, dict[str, Lines]],
     ) -> dict[str, NDArray[Any]]:
-        """Return the values of some graphs from the blocks that hold them."""
+        """Return the values of ``graphs`` by key, concatenated, from blocks in memory.
+
+        ``home`` has the index of the block (run of graphs that are read together) of each graph,
+        [n]. ``blocks`` has, by index of the block and key, its rows in memory.
+        """
         first = self._index.block_bounds[home]
         pieces_of: dict[int, list[tuple[int, slice]]] = {}
         values = {}

@@ -27,13 +27,13 @@ ATOMIC_NUMBER = "atomic_number"
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
     """Return the value that a structure must have under a key.
 
-    For messages, ``what`` says what the value is, and ``setting`` is the key of `data.source` that
-    chooses it.
+    For error messages, ``what`` says what the value is, and ``setting`` is the key of `data.source`
+    that chooses it.
 
     Raises
     ------
     InputError
-        If it is missing; the message begins with ``origin`` and names the nearest key.
+        If the value is missing or None; the message begins with ``origin``.
     """
     if key not in values:
         known = [name for name in values if name]  # a table's index has no name
@@ -56,7 +56,7 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
     Raises
     ------
     InputError
-        If it is missing or not finite numbers; the message begins with ``origin``.
+        If the array is missing or does not hold finite numbers; the message begins with ``origin``.
     """
     if name not in arrays:
         known = ", ".join(map(str, arrays)) or "none"
@@ -74,7 +74,7 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
 def named_rows(
     arrays: Mapping[str, Any], name: str, n_rows: int, origin: str
 ) -> NDArray[np.float64]:
-    """Return one array with a row for each node or edge, as [n_rows, n_columns].
+    """Return one array with a row for each node or edge as float64, [n_rows, n_columns].
 
     Raises
     ------
@@ -93,7 +93,7 @@ def named_rows(
 def node_features(
     arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Concatenate named arrays of the nodes by columns.
+    """Return node features: the columns of the arrays ``names``, one array after another.
 
     Returns
     -------
@@ -103,7 +103,8 @@ def node_features(
     Raises
     ------
     InputError
-        If an array has no row for each node, or no columns; the message begins with ``origin``.
+        If an array is missing, has no row for each node or no columns, or an atomic number is no
+        element; the message begins with ``origin``.
     """
     columns: list[NDArray[np.float64]] = [np.empty((n_nodes, 0))]
     titles: list[str] = []
@@ -116,17 +117,19 @@ def node_features(
 
 
 def column_names(name: str, width: int) -> list[str]:
-    """Return names of a feature's ``width`` columns: its name, or numbered ones if several."""
+    """Return names of a feature's ``width`` columns: ``name``, or ``name_0``, … if several."""
     return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
 
 
 def check_elements(x: NDArray[np.float64], titles: Sequence[str], origin: str) -> None:
-    """Check that a column of atomic numbers holds chemical elements.
+    """Check that the column ``atomic_number``, if there is one, holds chemical elements.
+
+    ``titles`` has the names of the columns of ``x``.
 
     Raises
     ------
     InputError
-        If it does not; the message begins with ``origin``.
+        If a value is no atomic number; the message begins with ``origin``.
     """
     if ATOMIC_NUMBER not in titles:
         return
@@ -141,7 +144,7 @@ def check_elements(x: NDArray[np.float64], titles: Sequence[str], origin: str) -
 
 
 def in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Pad vectors [n, d] with d up to 3 to [n, 3]; missing coordinates are zero."""
+    """Return vectors [n, d], with d up to 3, as [n, 3]; added coordinates are zero."""
     return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
 
 
@@ -155,26 +158,26 @@ def network_keys(
     arrays
         Arrays of the graph by key.
     labels
-        Keys of the graph that are only labels.
+        Keys of the graph that are labels, which are left out.
     n_nodes
         Number of nodes of the graph.
     n_edges
         Number of edges; None if the edges are not known yet.
     origin
-        Origin of the graph, for messages.
+        File and position of the graph, for error messages.
 
     Returns
     -------
     dict
-        Keys that exist: ``dataset_name`` int64 [1, 1], the number of the graph's branch;
-        ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and ``rel_pe``
-        [n_edges, k], positional encodings; all but the first in float32.
+        Arrays by key, for keys that exist: ``dataset_name`` int64 [1, 1], the index of the graph's
+        branch; ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and
+        ``rel_pe`` [n_edges, k], positional encodings. All but ``dataset_name`` are float32.
 
     Raises
     ------
     InputError
-        If a key has another shape, holds NaN or infinity, or is not a branch number; the message
-        begins with ``origin``.
+        If an array has another shape, holds NaN or infinity, or ``dataset_name`` is no branch
+        index; the message begins with ``origin``.
     """
     found: dict[str, NDArray[Any]] = {}
     for key in (BRANCH, "graph_attr", "pe", "rel_pe"):
@@ -207,7 +210,7 @@ def network_keys(
 
 
 def add_keys(graph: Data, keys: Arrays) -> Data:
-    """Add arrays by key to a graph, as tensors, and return the graph."""
+    """Add arrays by key to a graph in place, as tensors, and return the graph."""
     import torch
 
     for key, values in keys.items():
@@ -221,7 +224,8 @@ def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.fl
     Raises
     ------
     ValueError
-        If one is missing, or is not a single finite number; the message begins like "has no".
+        If a quantity is missing or is not a single finite number. The message is the rest of a
+        sentence that begins with the structure.
     """
     row = []
     for name in names:
@@ -249,8 +253,8 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     value
         Number, or nested lists of numbers.
     level
-        Level of the label. If it is not known, a number, a plain list, and a 3×3 matrix unless
-        there are three atoms, belong to the structure; rows of numbers belong to the atoms.
+        Level of the label. If it is None, a number, a plain list, and a 3×3 matrix unless there are
+        three atoms, belong to the structure; rows of numbers belong to the atoms.
     n_atoms
         Number of atoms of the structure.
 
@@ -271,12 +275,12 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
 
 
 def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None:
-    """Raise an error for a label that is too large for single precision.
+    """Check that a label is small enough for single precision.
 
     Raises
     ------
     InputError
-        If it is too large; the message begins with ``origin``.
+        If a number is larger than 1e18; the message begins with ``origin``.
     """
     # Single precision cannot hold the squares of larger numbers, which losses need.
     if np.abs(label).max(initial=0.0) > 1e18:
@@ -288,7 +292,7 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
 
 
 class LabelCheck:
-    """Checker of labels, structure by structure: all must have the first one's shape and level.
+    """Checker of labels, which need the shape and level of the first structure's labels.
 
     Parameters
     ----------
@@ -308,12 +312,14 @@ class LabelCheck:
 
         Parameters
         ----------
-        values, levels
-            Values by their key in the file, and the levels that the file states.
+        values
+            Values of the structure by key in the file.
+        levels
+            Level by key, for values whose level the file states.
         n_atoms
             Number of atoms of the structure.
         origin
-            Origin of the structure, for messages.
+            File and position of the structure, for error messages.
 
         Raises
         ------
@@ -335,14 +341,14 @@ class LabelCheck:
         return labels
 
     def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
-        """Check a structure that has a label for every target.
+        """Check the labels of a structure, by name of the target; no target may be missing.
 
         Raises
         ------
         InputError
-            If a label is NaN, infinite or too large for single precision, differs in shape from
-            those before it, or belongs to the atoms though its target is extensive. The message
-            begins with ``origin``.
+            If a label is NaN, infinite or too large for single precision, differs in shape from the
+            same target's label in earlier structures, or belongs to the atoms though its target is
+            extensive. The message begins with ``origin``.
         """
         for name, known in self._targets.items():
             label = labels[name]

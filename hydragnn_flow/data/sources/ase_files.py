@@ -1,4 +1,4 @@
-"""Source of all formats that ASE reads, with the labels in them; extended XYZ is skipped fast."""
+"""Source of all formats that ASE reads, with labels; extended XYZ is read in ranges."""
 
 from __future__ import annotations
 
@@ -149,15 +149,15 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     file
         File in a format of ASE.
     start, stop
-        Range of structures to read, [start, stop). If a file cannot be counted, all before
-        ``start`` are read too.
+        Range of structures to read, [start, stop); ``stop`` is None for the end of the file.
+        Formats that :func:`count_structures` does not count are read from the beginning.
 
     Raises
     ------
     UnknownFormat
         If ASE does not recognise the format.
     InputError
-        If it cannot be read, or holds no structures.
+        If the file cannot be read, or holds no structures.
     """
     structures = _structures(file, start, stop)
     with readable(file):
@@ -170,7 +170,7 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
 
 
 def count_structures(file: Path) -> int | None:
-    """Count the structures in a file; None if that needs reading all of them."""
+    """Return the number of structures in a file; None if that needs reading all, or fails."""
     try:
         count = _COUNTS.get(format_of(file))
         return None if count is None else count(file)
@@ -226,8 +226,9 @@ def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.
 def said_of(atoms: ase.Atoms) -> Found:
     """Return a structure with all values that may be labels, by name.
 
-    They are results of a calculation, values of the structure (`Atoms.info`) and columns
-    (`Atoms.arrays`). If several have the same name, the first of these counts.
+    The values are results of a calculation, values of the structure (`Atoms.info`) and columns
+    (`Atoms.arrays`). If values have the same name, a result takes precedence over `Atoms.info`, and
+    `Atoms.info` over `Atoms.arrays`.
     """
     results = {} if atoms.calc is None else atoms.calc.results
     columns = {k: v for k, v in atoms.arrays.items() if k not in ("numbers", "positions")}
@@ -287,4 +288,4 @@ _COUNTS: dict[str, Callable[[Path], int]] = {
     "db": _count_rows,
     "json": _count_rows,
 }
-"""Functions that count structures, by format. Files of these can be read from any structure on."""
+"""Functions that count structures, by format; such files can be read from any structure on."""

@@ -65,12 +65,12 @@ class Labelled:
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """Build the structure's graph, with edges up to the length ``cutoff`` [Å].
 
-        Each atom has edges from its ``max_neighbours`` nearest neighbours, from all if it is None.
+        Each atom has edges from its ``max_neighbours`` nearest neighbours; None for all neighbours.
 
         Raises
         ------
         InputError
-            If it cannot be a graph; the message names file and structure.
+            If the structure cannot be a graph; the message names file and structure.
         """
         from hydragnn_flow.data.graphs import atoms_to_graph
 
@@ -85,7 +85,7 @@ class Labelled:
         return add_keys(graph, self.keys)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Return the neighbours within the cutoff that :meth:`graph` left out."""
+        """Return counts of the neighbours within the cutoff that :meth:`graph` left out."""
         from hydragnn_flow.data.graphs import truncation_of
 
         return truncation_of(self.atoms, graph, cutoff, max_neighbours)
@@ -93,7 +93,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class ReadyGraph:
-    """Graph that a source provides complete, with its own edges; it has been checked."""
+    """Checked graph that a source provides complete, with its own edges."""
 
     data: Data
     """Graph in the layout of :func:`atoms_to_graph`, with targets and ``graph_id``."""
@@ -104,8 +104,8 @@ class ReadyGraph:
     group: str | None = None
     """Group of the graph, if the source names groups."""
     of_topology: bool = False
-    """True if edges come from cells or elements, whose lengths may differ so much that there are
-    very many nodes within the longest."""
+    """True if edges come from Voronoi cells or finite elements. Their lengths may differ so much
+    that very many nodes are within the longest edge of a node."""
 
     @property
     def longest_edge(self) -> float:
@@ -132,7 +132,11 @@ class ReadyGraph:
         return self.data
 
     def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
-        """Return True if its edges differ from the neighbour list with these settings."""
+        """Return True if the graph's edges differ from a neighbour list with these settings.
+
+        ``cutoff`` is the maximum length of an edge [Å], ``max_neighbours`` the number of nearest
+        neighbours kept per atom, None for all.
+        """
         found = self._neighbours(cutoff, max_neighbours)
         if found is None:
             return True
@@ -142,10 +146,10 @@ class ReadyGraph:
         return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=INEXACT)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Return the neighbours within the cutoff that the graph's own edges leave out.
+        """Return counts of the neighbours within the cutoff that the graph's own edges leave out.
 
-        Edges of a topology leave out nothing, as they are not lists of neighbours. Edges as long as
-        the cutoff do not count, as rounding decides which of these exist.
+        Edges of Voronoi cells or finite elements leave out nothing, as they are not neighbour
+        lists. Edges as long as the cutoff do not count, as rounding decides which of these exist.
         """
         closer = cutoff * (1 - INEXACT)
         receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
@@ -157,7 +161,10 @@ class ReadyGraph:
         return count_truncation(kept, lengths, found.receivers, found.distances, n_atoms)
 
     def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
-        """Return the edges of :func:`neighbour_list`; None for edges of a topology."""
+        """Return the edges of :func:`neighbour_list`; None if the graph cannot have such a list.
+
+        That is a graph of Voronoi cells or finite elements, or one too far from the origin.
+        """
         positions, cell = self.data.pos.double().numpy(), self.data.cell.double().numpy()
         if self.of_topology or not are_resolved(positions, cutoff):
             return None
@@ -178,9 +185,10 @@ class ReadyGraph:
 def _in_order(
     senders: NDArray[np.int64], receivers: NDArray[np.int64], lengths: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
-    """Return edges as sorted rows of sender, receiver and length.
+    """Return edges as sorted rows of sender, receiver and length, [n_edges, 3].
 
-    That is enough to compare neighbour lists: they have all edges of a length, or none.
+    Such rows are enough to compare neighbour lists, which have all equally long edges of an atom,
+    or none of them.
     """
     order = np.lexsort((lengths, receivers, senders))
     return np.column_stack([senders, receivers, lengths])[order]
@@ -190,9 +198,9 @@ Record = Labelled | ReadyGraph
 
 
 class Source(Protocol):
-    """Protocol of the reader that a section's ``open`` makes in each reading process.
+    """Protocol of readers of a data set; a section's ``open`` makes one in each reading process.
 
-    All processes see the same input: reading a chunk must not depend on having read another one.
+    All processes see the same input: reading a chunk must not depend on having read another chunk.
     """
 
     @property
@@ -202,15 +210,15 @@ class Source(Protocol):
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """Targets in the records read so far; empty before the first.
+        """Targets by name, found in the records read so far; empty before the first record.
 
         Records of one source object agree. If several processes read chunks, the caller compares
-        their results.
+        the targets of the processes.
         """
         ...
 
     def files(self) -> list[Path]:
-        """Return every file that is read, in order; none if structures are generated.
+        """Return every file that is read, in order; an empty list if structures are generated.
 
         Raises
         ------
@@ -226,7 +234,7 @@ class Source(Protocol):
         ------
         InputError
             If a file is missing, cannot be read or holds no structures, or its first structure
-            lacks labels. It is raised early, and names file, key and remedy.
+            lacks labels. The message names file, key and remedy.
         """
         ...
 

@@ -95,7 +95,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
     file
         CSV file of the table.
     column
-        Column of the structures, the same as in the training data.
+        Name of the column of structures, the same as in the training data.
     start, stop
         Range of rows to read, [start, stop).
 
@@ -122,12 +122,15 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
 
 
 def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Yield name and cells of each row of a table, as text by column; None for empty cells.
+    """Yield each row of a table: its name for messages, and its cells.
+
+    Cells are text by column name; None for empty cells.
 
     Raises
     ------
     InputError
-        If the file is not a table, two columns have one name, or a row has too few or many cells.
+        If the file is not a table, two columns have the same name, or a row has too few or too many
+        cells.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
@@ -151,7 +154,7 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
 
 
 def read_table(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table as cells by column; None for empty cells.
+    """Return the rows of a table, each as values by column name; None for empty cells.
 
     Parameters
     ----------
@@ -191,5 +194,8 @@ def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:
 
 
 def _path(cell: str | None, file: Path) -> Path | None:
-    """Return the file of a row's structure; None if the cell is a CIF, which has several lines."""
+    """Return the path of a row's structure; None if ``cell`` is None or CIF text of several lines.
+
+    ``file`` is the table, whose directory the path is relative to.
+    """
     return None if cell is None or "\n" in cell else file.parent / cell

@@ -74,16 +74,16 @@ class EmtSource(SourceSection):
 class EmtAlloys:
     """Random alloys, labelled by ASE's EMT calculator.
 
-    Each is a supercell of the cubic fcc cell: random species in a random composition of two to all
-    elements, the mean lattice constant of its elements (Vegard's law, from ASE's reference data),
-    a random homogeneous strain and random displacements.
+    Each alloy is a supercell of the cubic fcc cell: random species in a random composition of two
+    to all elements, the mean lattice constant of its elements (Vegard's law, from ASE's reference
+    data), a random homogeneous strain and random displacements.
 
     Parameters
     ----------
     config
         Section with the number of structures, their elements and sizes.
     seed
-        Seed of every structure; structure ``i`` does not depend on how many are made.
+        Seed of all structures; structure ``i`` does not depend on the number of structures.
 
     Raises
     ------
@@ -135,9 +135,9 @@ def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
 
 
 def _supercells(smallest: int, largest: int) -> list[tuple[int, int, int]]:
-    """Return repeats (a >= b >= c) of the cubic cell with a number of atoms in the range.
+    """Return repeats (a >= b >= c) of the cubic fcc cell, for ``smallest`` to ``largest`` atoms.
 
-    Their lengths differ by two cells at most, which excludes needles.
+    The repeats a and c differ by two at most, which excludes needles.
     """
     every = itertools.product(range(1, largest // 4 + 1), repeat=3)
     return [

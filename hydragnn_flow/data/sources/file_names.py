@@ -54,7 +54,7 @@ class FilesSection(SourceSection):
     """Targets by name: the unit of each, or its unit and its key in the files."""
 
     def check_files(self, folder: Path) -> None:
-        """Raise an error for a name that matches no file; one file of a directory is enough."""
+        """Raise InputError if a name matches no file, or the first match cannot be read."""
         for role, name in _names(self).items():
             first = next(_candidates(name, folder), None)
             if first is None:
@@ -68,14 +68,14 @@ class FilesSection(SourceSection):
 
     @property
     def target_levels(self) -> dict[str, Level | None]:
-        """Level of each target, None if it is not given."""
+        """Level by name of the target; None for a target without a level."""
         return {name: target.level for name, target in self.targets.items()}
 
 
 def files_by_role(
     section: FilesSection, folder: Path, suffixes: Collection[str] = ()
 ) -> dict[Role, list[Path]]:
-    """Return the files of each role that has some, training first.
+    """Return the files by role, training first; roles without files of their own are left out.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def files_by_role(
     Raises
     ------
     InputError
-        In the cases of :func:`find_files`, and if no file has such a suffix.
+        In the cases of :func:`find_files`, and if no file of a role has one of the suffixes.
     """
     found: dict[Role, list[Path]] = {}
     for role, name in _names(section).items():
@@ -107,8 +107,8 @@ def files_by_role(
 def find_files(name: str, folder: Path, key: str) -> list[Path]:
     """Return the files that a file name, a glob or a directory matches.
 
-    Hidden files are left out, unless they are named. Files are in natural order: ``run-2`` before
-    ``run-10``.
+    Hidden files are left out, unless ``name`` is that of a hidden file. Files are in natural order:
+    ``run-2`` before ``run-10``.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     Raises
     ------
     InputError
-        If there is no such file, or one cannot be read.
+        If no file matches, or any file that matches cannot be read.
     """
     found = list(_candidates(name, folder))
     if not found:
@@ -133,16 +133,18 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
 
 
 def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
-    """Cut ``n`` structures into ranges of one size; the last may be smaller.
+    """Return ranges [start, stop) of equal size that cover ``n`` structures.
+
+    The last range may be smaller.
 
     Parameters
     ----------
     n
         Number of structures to divide.
     least
-        Minimum size: smaller ranges are not worth a task of their own.
+        Minimum size of a range: smaller ranges are not worth a task of their own.
     most
-        Maximum number of ranges: reading from a structure on costs a walk through those before.
+        Maximum number of ranges: reading a range costs a walk through all structures before it.
     """
     size = max(least, -(-n // most))
     return [(start, min(start + size, n)) for start in range(0, n, size)]
@@ -164,7 +166,10 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
 
 
 def no_file(name: str, folder: Path, key: str) -> InputError:
-    """Return the error for a name, under a key of the configuration, that matches no file."""
+    """Return the error for a file name that matches no file.
+
+    ``key`` is the key of the configuration with the name, ``folder`` the directory of the data.
+    """
     return InputError(
         f"{folder / name} ({key}) matches no files that can be read; correct the name, or give the "
         "directory it is in with --data"
@@ -177,7 +182,7 @@ def _check_readable(file: Path, key: str) -> None:
 
 
 def natural_order(path: Path) -> tuple[list[str | int], str]:
-    """Return a sort key of a path that compares numbers in it by value: 2 before 10.
+    """Return a sort key of a path that compares numbers in the path by value: 2 before 10.
 
     The text of the path decides between 1 and 01.
     """

@@ -46,7 +46,8 @@ class HydragnnSource(SourceSection):
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
         """Return the section with the outputs that the network would find in HydraGNN's ``y``.
 
-        It stays as it is if it has outputs already, and for potentials, which do not read ``y``.
+        The section itself is returned if it has outputs already, and for potentials, which do not
+        read ``y``.
 
         Raises
         ------
@@ -72,21 +73,21 @@ class HydragnnSource(SourceSection):
         return StoredGraphs(self, folder)
 
     def check_in_place(self) -> None:
-        """Accept every file, as keys are only checked when it is read."""
+        """Accept every file, as its keys are only checked when the file is read."""
 
     def check_files(self, folder: Path) -> None:
-        """Raise an error if the file does not exist."""
+        """Raise InputError if the file does not exist in ``folder``."""
         if not (folder / self.file).exists():
             raise no_file(self.file, folder, "data.source.file")
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Roles that every such file has; it may also have structures for calibration."""
+        """Roles that every such file has; a file may also have structures for calibration."""
         return ("train", "val", "test")
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level of each target; None if the file names the targets."""
+        """Level by name of the target; None if the targets are those of the file."""
         if self.targets is None:
             return None
         packed = levels_of(self.outputs)
@@ -119,7 +120,7 @@ class StoredGraphs:
         return self._labels.found
 
     def files(self) -> list[Path]:
-        """Return every file of the store; a `.bp` is not opened, as that would read all of it."""
+        """Return every file of the store; a `.bp`, which opening would read whole, is one."""
         if not (self._path.is_dir() and self._path.suffix == ".bp"):
             _open_current(self._path)  # raises an error if there is no store
         return _files(self._path)
@@ -130,7 +131,8 @@ class StoredGraphs:
         Parameters
         ----------
         branch
-            Branch (heads of one data set) of all graphs; None for the files' own branches, if any.
+            Index of the branch (output heads for one data set) of all graphs; None for the branches
+            in the files, if any.
 
         Raises
         ------
@@ -154,7 +156,7 @@ class StoredGraphs:
         return in_place(manifest, self._path, self._targets, parts, branch)
 
     def chunks(self) -> list[Chunk]:
-        """Return ranges of the graphs of each split."""
+        """Return ranges of the graphs of each split, after reading the first training graph."""
         chunks = [
             Chunk(role, str(self._path), start, stop, 0)
             for role, split in SPLIT_OF_ROLE.items()
@@ -195,7 +197,10 @@ class StoredGraphs:
         return found
 
     def _is_packed(self, name: str, key: str, arrays: Collection[str]) -> bool:
-        """Return True if a target is in ``y``: nothing names its key, or no such key exists."""
+        """Return True if a target is an output packed in ``y``, not a key of its own.
+
+        ``key`` is the key of the target in the file, ``arrays`` the names of the graphs' keys.
+        """
         if self._section.targets is None:
             return self._outputs_are_targets
         return key not in arrays and "y" in arrays and name in levels_of(self._section.outputs)
@@ -237,16 +242,17 @@ def _files(path: Path) -> list[Path]:
 
 
 def _open_current(path: Path) -> GraphStore:
-    """Open the store as it is on disk now; InputError if that fails."""
+    """Return the store as it is on disk now; a StoreError is raised if it cannot be opened."""
     described = [(file, file.stat()) for file in _files(path)]
     return _open(path, tuple((file, said.st_size, said.st_mtime_ns) for file, said in described))
 
 
 @lru_cache(maxsize=1)
 def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
-    """Open the store once for all tasks of this process, as opening a `.bp` reads all of it.
+    """Return the open store, the same object for all tasks of this process.
 
-    ``state`` identifies its files, so that changed files are opened again.
+    Opening a `.bp` reads all of it. ``state`` has path, size [bytes] and time of the last change
+    [ns] of each file, so that changed files are opened again.
     """
     from hydragnn_flow.data.reading.graph_store import open_foreign
 

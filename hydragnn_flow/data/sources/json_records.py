@@ -62,7 +62,10 @@ class JsonRecords(StructureSource[JsonSource]):
             yield Found(from_dict(structure), self._values(record))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return possible labels: keys of the record, then of its outputs, then dotted paths."""
+        """Return values that may be labels, by key of the record, of its `outputs`, or dotted path.
+
+        A key of the record takes precedence over one of its `outputs`.
+        """
         outputs = record.get("outputs")
         values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
         for key in self._keys:

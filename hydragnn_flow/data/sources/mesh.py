@@ -77,8 +77,8 @@ class MeshSource(FilesSection):
 class MeshFiles(StructureSource[MeshSource]):
     """Reader of meshes in any format of meshio.
 
-    Nodes are the corners of the elements; edges have their length and the number of elements that
-    share them.
+    Nodes are the corners of the elements. The features of an edge are its length and the number of
+    elements that share it.
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
@@ -86,7 +86,7 @@ class MeshFiles(StructureSource[MeshSource]):
         self.suffixes = _meshio().extension_to_filetypes
 
     def files(self) -> list[Path]:
-        """Return every file that is read, in order."""
+        """Return every file that is read, in order: meshes, then the table."""
         table = [] if self._section.table is None else [self._folder / self._section.table]
         return [*super().files(), *table]
 
@@ -114,7 +114,10 @@ class MeshFiles(StructureSource[MeshSource]):
         return Found(points(positions), self._values(fields, file), nodes=found)
 
     def _values(self, fields: Mapping[str, Any], file: Path) -> dict[str, Any]:
-        """Return labels: those of nodes are fields, those of the graph cells of the table."""
+        """Return the labels of a mesh by key.
+
+        Labels of nodes come from ``fields``, labels of the graph from the table's row for ``file``.
+        """
         values: dict[str, Any] = {}
         for name, target in self._section.targets.items():
             key = target.key or name
@@ -191,13 +194,14 @@ def element_edges(
     Returns
     -------
     tuple
-        Points of each edge, the lower first, [n_edges, 2] in ascending order; the number of
-        elements that share it, [n_edges]; all points of the elements, ascending.
+        Indices of the points of each edge, the lower first, [n_edges, 2] in ascending order; the
+        number of elements that share each edge, [n_edges]; the indices of all points of the
+        elements, ascending.
 
     Raises
     ------
     ValueError
-        If the edges of a type are not known, or no element or no edge is left.
+        If the edges of an element type are not known, or no element or no edge is left.
     """
     # A vertex is a marked point, which has no edges.
     cells = [(kind, corners) for kind, corners in cells if kind != "vertex" and len(corners)]
@@ -229,7 +233,10 @@ def element_edges(
 
 
 def _edges(kind: str) -> tuple[tuple[int, int], ...]:
-    """Return the edges of an element type; ``triangle6`` has those of ``triangle``."""
+    """Return the edges of an element type as pairs of corners.
+
+    ``kind`` is meshio's name of the type; ``triangle6`` has the edges of ``triangle``.
+    """
     found = re.fullmatch(r"([a-z]+)\d*", kind)
     if found is None or found[1] not in _EDGES:
         raise ValueError(

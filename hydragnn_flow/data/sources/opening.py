@@ -22,7 +22,7 @@ from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 _CONTENT_UP_TO = 1 << 30
-"""Bytes of input up to which the content is part of the fingerprint."""
+"""Largest size of all files together whose content is part of the fingerprint [bytes]."""
 
 
 def open_source(config: DataConfig, seed: int) -> Source:
@@ -31,7 +31,7 @@ def open_source(config: DataConfig, seed: int) -> Source:
     Parameters
     ----------
     config
-        Source, and directory of its files; by default the working directory.
+        Configuration of the data sets, and directory of their files.
     seed
         Seed of the run, for structures that are generated.
 
@@ -69,7 +69,7 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
     Returns
     -------
     dict
-        Counts ``files`` and ``bytes``, and ``crc32``; all 0 if a source generates structures.
+        Number of ``files``, their total ``bytes``, and ``crc32``; all 0 if no file is read.
 
     Raises
     ------
@@ -103,16 +103,16 @@ class JoinedSources:
     Parameters
     ----------
     sources
-        Reader of each data set by name, in the order of branch numbers.
+        Reader of each data set by name, in the order of branch indices.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._names = list(sources)
         self._sources = list(sources.values())
         self._current = 0
-        """Number of the data set that was read last."""
+        """Index of the data set that was read last."""
         self._seen: dict[str, str] = {}
-        """Node features of the data sets read so far, in words."""
+        """Names of the node features, joined by commas, by name of the data set, as read so far."""
 
     @property
     def node_features(self) -> Sequence[str]:
@@ -138,7 +138,10 @@ class JoinedSources:
         return [file for source in self._sources for file in source.files()]
 
     def chunks(self) -> list[Chunk]:
-        """Return chunks of all structures by data set, numbered consecutively for each role."""
+        """Return chunks of all structures, data set after data set.
+
+        The positions of structures of a role continue from one data set to the next.
+        """
         chunks: list[Chunk] = []
         before: dict[str, int] = {}
         for number, source in enumerate(self._sources):
@@ -157,7 +160,7 @@ class JoinedSources:
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the structures of a chunk, each with the number of its branch."""
+        """Yield the structures of a chunk, with the index of their data set as branch index."""
         self._current = chunk.data_set
         keys = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
         records = self._sources[chunk.data_set].read(chunk)
@@ -180,7 +183,11 @@ class JoinedSources:
 
 @contextmanager
 def _naming(number: int, data_set: str) -> Iterator[None]:
-    """Rename keys in errors of a data set's source to those in `data.sources`."""
+    """Context manager: in errors raised inside it, keys of the source get their full path.
+
+    That is `data.sources.2.train` for `data.source.train` if the data set's index ``number`` is 2.
+    The name ``data_set`` is added to the message.
+    """
     try:
         yield
     except InputError as error:
@@ -189,9 +196,10 @@ def _naming(number: int, data_set: str) -> Iterator[None]:
 
 
 def check_alike(what: str, of_each: Mapping[str, str]) -> None:
-    """Raise InputError if a property differs between data sets, or between parts of one.
+    """Raise InputError if a property differs between data sets, or between parts of a data set.
 
-    ``what`` names the property; ``of_each`` has it in words, by name of the data set or part.
+    ``what`` names the property. ``of_each`` has the property in words, by name of the data set or
+    part.
     """
     first = next(iter(of_each), "")
     for name, said in of_each.items():
@@ -203,7 +211,7 @@ def check_alike(what: str, of_each: Mapping[str, str]) -> None:
 
 
 def describe(targets: Mapping[str, Target]) -> str:
-    """Return the targets in words, for messages on their differences."""
+    """Return the targets in words, for messages on differences between targets."""
     return ", ".join(
         f"{name} ({target.dim} per {target.level} in {target.unit or 'unknown units'}"
         f"{'' if target.extensive is None else f', extensive: {target.extensive}'})"

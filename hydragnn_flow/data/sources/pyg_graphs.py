@@ -34,7 +34,7 @@ from hydragnn_flow.errors import InputError
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
-    """Return the tensors and numbers of a graph as arrays by key, without other objects."""
+    """Return the tensors and numbers of a graph as arrays by key; other objects are left out."""
     import torch
 
     found = {
@@ -51,12 +51,12 @@ def tensors(data: Data) -> dict[str, NDArray[Any]]:
 
 
 def n_nodes(arrays: Arrays, origin: str) -> int:
-    """Return the number of nodes, given by their positions.
+    """Return the number of nodes of a graph, which is the length of ``pos``.
 
     Raises
     ------
     InputError
-        If there are none; the message begins with ``origin``.
+        If there are no nodes; the message begins with ``origin``.
     """
     n = len(np.atleast_1d(named(arrays, "pos", origin)))
     if n == 0:
@@ -69,7 +69,8 @@ def graph_of(
 ) -> Found:
     """Return the structure that the arrays of a graph describe.
 
-    It keeps the graph's own edges; without ``edge_index``, edges are found later by distance.
+    The structure keeps the graph's own edges; without ``edge_index``, edges are found later by
+    distance.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def graph_of(
     labels
         Keys of the graph that are labels.
     origin
-        Origin of the graph, for messages.
+        File and position of the graph, for error messages.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bo
     Raises
     ------
     InputError
-        If they are not valid; the message begins with ``origin``.
+        If ``cell`` or ``pbc`` is not valid; the message begins with ``origin``.
     """
     cell = named(arrays, "cell", origin) if "cell" in arrays else np.zeros((3, 3))
     if cell.size != 9:
@@ -143,7 +144,10 @@ def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bo
 def _edges(
     arrays: Arrays, positions: NDArray[np.float64], periodic: bool, origin: str
 ) -> Neighbours:
-    """Return the edges of a graph with their lengths, in the order of ``edge_index``."""
+    """Return the edges of a graph with their lengths, in the order of ``edge_index``.
+
+    If ``periodic`` is True, the graph must have ``edge_shifts``.
+    """
     from hydragnn_flow.data.neighbours import Neighbours
 
     index = named(arrays, "edge_index", origin).astype(np.int64)
@@ -178,8 +182,8 @@ def load_graphs(path: Path) -> Sequence[Data]:
     Raises
     ------
     InputError
-        If it cannot be read or holds anything else. Classes that could run code are not loaded; the
-        message names them.
+        If the file cannot be read or holds anything else. Classes that could run code are not
+        loaded; the message names such classes.
     """
     with torch.serialization.safe_globals(_PARTS_OF_DATA), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's of files that are refused below
@@ -208,7 +212,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
 
 
 class _Collated(Sequence[Data]):
-    """Sequence of graphs that are stored in joint arrays, and separated when accessed."""
+    """Sequence of graphs that are stored in joint tensors; a graph is cut out when accessed."""
 
     def __init__(self, data: Data, slices: dict[str, Any]) -> None:
         self._data = data

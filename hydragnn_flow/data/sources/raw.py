@@ -165,7 +165,7 @@ class CfgFiles(StructureSource[CfgSource]):
 
 
 def _check_names(key: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise ValueError for a name that no feature has."""
+    """Raise ValueError if one of ``names`` is not in ``known``; the message begins with ``key``."""
     for name in names:
         if name not in known:
             raise ValueError(f"{key} names {name!r}, which is not among {', '.join(known)}")
@@ -178,7 +178,10 @@ def _found(
     of_structure: Mapping[str, NDArray[np.float64]],
     file: Path,
 ) -> Found:
-    """Return inputs and labels of a structure from all named quantities."""
+    """Return a structure with its node features, and all quantities as possible labels.
+
+    ``of_atoms`` and ``of_structure`` are the quantities by name.
+    """
     scaled = {
         name: values / len(atoms) if DIVIDED_BY_ATOMS in name else values
         for name, values in {**of_atoms, **of_structure}.items()
@@ -193,7 +196,10 @@ def _found(
 
 
 def _pick(features: Features, table: NDArray[np.float64], what: str) -> Quantities:
-    """Return the named columns of a table, [n_rows, dim] each; ValueError if one is missing."""
+    """Return the named quantities in the columns of a table, [n_rows, dim] each.
+
+    ValueError is raised if a column is missing; its message begins with ``what``.
+    """
     found = {}
     for name, dim, first in zip(features.name, features.dim, features.column_index, strict=True):
         if first + dim > table.shape[1]:
@@ -206,7 +212,7 @@ def _pick(features: Features, table: NDArray[np.float64], what: str) -> Quantiti
 
 
 def _pick_from_line(features: Features, line: str) -> Quantities:
-    """Return the named columns of the first line, [dim] each; text after numbers is a comment."""
+    """Return the named quantities in a line, [dim] each; text after the numbers is ignored."""
     numbers: list[float] = []
     for word in line.split():
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def from_cif(text: str) -> ase.Atoms:
-    """Read the structure of a CIF of one block, with its symmetry operations applied.
+    """Return the structure in a CIF text of one block, with its symmetry operations applied.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def from_cif(text: str) -> ase.Atoms:
 
 
 def from_file(path: Path) -> ase.Atoms:
-    """Read the structure of a file in any format of ASE.
+    """Return the only structure of a file in any format of ASE.
 
     Raises
     ------
@@ -41,12 +41,12 @@ def from_file(path: Path) -> ase.Atoms:
 
 
 def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
-    """Convert a pymatgen ``Structure`` or ``Molecule`` in the form of a dict.
+    """Return the atoms of a pymatgen ``Structure`` or ``Molecule`` in the form of a dict.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is not one, or sites are shared or partly empty.
+        If ``structure`` is no such dict, or sites are shared or partly empty.
     """
     import ase
 
@@ -68,12 +68,12 @@ def _only(images: Sequence[ase.Atoms]) -> ase.Atoms:
 
 
 def check_sites(atoms: ase.Atoms) -> None:
-    """Raise an error for a structure whose sites are shared or partly empty.
+    """Check that no site of a structure, as ASE reads it from a CIF, is shared or partly empty.
 
     Raises
     ------
     ValueError
-        If there is such a site; the message names it.
+        If a site is shared or partly empty; the message names that site.
     """
     occupancy = atoms.info.get("occupancy")
     if isinstance(occupancy, dict):  # from a CIF; ASE gives a shared site its most common element

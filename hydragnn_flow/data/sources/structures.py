@@ -54,13 +54,13 @@ class Nodes(NamedTuple):
     names: Sequence[str]
     """Names of the columns of ``x``."""
     edges: Neighbours | None = None
-    """Edges; None for those within the cutoff."""
+    """Edges of the graph; None to find edges within the cutoff."""
     edge_attr: NDArray[np.float64] | None = None
     """Edge features [n_edges, n_edge_features]; by default the lengths."""
     keys: Mapping[str, NDArray[Any]] = {}
     """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
     of_topology: bool = False
-    """True if edges come from cells or elements, not from distances."""
+    """True if edges come from Voronoi cells or finite elements, not from distances."""
 
 
 class Found(NamedTuple):
@@ -71,7 +71,7 @@ class Found(NamedTuple):
     values: Mapping[str, Any]
     """Values that may be a label or a group, by key in the file."""
     levels: Mapping[str, Level] = {}
-    """Level of each label, if the file states it."""
+    """Level by key, for values whose level the file states."""
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
 
@@ -83,21 +83,21 @@ class Found(NamedTuple):
         group: str | None = None,
         keys: Mapping[str, NDArray[Any]] | None = None,
     ) -> Record:
-        """Build the record of the structure: a complete graph if it has its own edges.
+        """Return the record of the structure: a complete graph if the structure has its own edges.
 
         Parameters
         ----------
         targets
             Checked labels by target, as in :class:`Labelled`.
         origin, index, group
-            File and position for messages, position in its role, and group.
+            File and position for messages, position among all structures of the role, and group.
         keys
-            Further keys of the graph, besides those of the nodes.
+            Further arrays of the graph by key, besides ``keys`` of the nodes.
 
         Raises
         ------
         InputError
-            If its edges do not form a graph.
+            If the structure is so large that single precision does not resolve its edges.
         """
         if self.nodes is None:
             return Labelled(self.atoms, targets, origin, index, group, keys=keys or {})
@@ -125,7 +125,7 @@ def points(
     cell: NDArray[np.float64] | None = None,
     pbc: NDArray[np.bool_] | bool = False,
 ) -> ase.Atoms:
-    """Return ASE atoms of no element, which only hold the positions [n, 3] and cell of nodes."""
+    """Return ASE atoms of no element, which only hold positions [n, 3] and cell of nodes."""
     import ase
 
     return ase.Atoms(np.zeros(len(positions), dtype=int), positions, cell=cell, pbc=pbc)
@@ -135,8 +135,8 @@ class StructureSource(Generic[AnySection]):
     """Base class of sources that read structures from files.
 
     A subclass overrides :meth:`structure` if each file holds one structure, and otherwise
-    :meth:`ranges` and :meth:`structures`. They may raise anything: any exception but InputError
-    means that the file or structure cannot be read.
+    :meth:`ranges` and :meth:`structures`. These methods may raise anything: any exception but
+    InputError means that the file or structure cannot be read.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class StructureSource(Generic[AnySection]):
         return [(0, 1)]
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        """Yield the structures in [start, stop) of a file; fewer if it ends before."""
+        """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``."""
         yield self.structure(file)
 
     def structure(self, file: Path) -> Found:
@@ -172,12 +172,12 @@ class StructureSource(Generic[AnySection]):
         raise NotImplementedError(f"{type(self).__name__} has neither structure nor structures")
 
     def beside(self, file: Path) -> list[Path]:
-        """Return further files that are read together with one, such as a file of its labels."""
+        """Return further files that are read together with ``file``, such as a file of labels."""
         return []
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x`` in the first structure; all must have the same."""
+        """Names of the columns of ``x``, which must be the same in all structures."""
         if self._features is None:
             next(self._read(self._inputs["train"][0], 0, 1, 0))
         return self._features or ()
@@ -263,7 +263,7 @@ class StructureSource(Generic[AnySection]):
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
-    """Cut ``n`` structures into at most ``most`` ranges [start, stop) of at least 256 structures.
+    """Return at most ``most`` ranges [start, stop) of 256 or more that cover ``n`` structures.
 
     The last range may be smaller.
     """
@@ -272,7 +272,10 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
 
 @contextmanager
 def readable(what: object) -> Iterator[None]:
-    """Turn any exception of a parser into an InputError that names the file or structure."""
+    """Context manager: turn any exception raised inside it into an InputError.
+
+    Its message begins with ``what``, the name of a file or structure.
+    """
     try:
         yield
     except InputError:

@@ -12,19 +12,21 @@ from scipy.spatial import QhullError, Voronoi
 
 @dataclass(frozen=True)
 class Tessellation:
-    """Cells and the directed edges between neighbours, sorted by receiver, distance and sender.
+    """Voronoi cells of points, and directed edges between cells that share a facet.
+
+    Edges are sorted by receiver, distance and sender.
 
     The vector of edge ``e`` is ``points[receivers[e]] - points[senders[e]] + shifts[e]``.
     """
 
     volumes: NDArray[np.float64]
-    """Volume of each cell, in two dimensions its area, [n_points]."""
+    """Volume (in two dimensions, area) of each cell, [n_points]."""
     senders: NDArray[np.int64]
-    """Cell at which each edge begins, [n_edges]."""
+    """Index of the cell at which each edge begins, [n_edges]."""
     receivers: NDArray[np.int64]
-    """Cell at which each edge ends, [n_edges]."""
+    """Index of the cell at which each edge ends, [n_edges]."""
     shifts: NDArray[np.float64]
-    """Period added to the difference of points, [n_edges, d]."""
+    """Multiple of the periods that is added to the difference of points, [n_edges, d]."""
     distances: NDArray[np.float64]
     """Distance between the two points of each edge, [n_edges]."""
     areas: NDArray[np.float64]
@@ -43,7 +45,7 @@ def tessellate(
     Parameters
     ----------
     points
-        Coordinates [n_points, d] with d of 2 or 3, inside the walls of directions not periodic.
+        Coordinates [n_points, d] with d of 2 or 3; inside the walls, except in periodic directions.
     box
         Lowest and highest coordinate of each direction, [d, 2].
     periodic
@@ -110,8 +112,9 @@ def _surroundings(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     """Return the points and their periodic and mirror images up to ``margin`` outside the box.
 
-    The result is the points, the original ones first; the original of each, -1 for mirror images;
-    and the displacement in periods, [n, d].
+    The result is all points, the original ones first, [n, d]; the index of each point's original,
+    -1 for mirror images, [n]; and each point's displacement in periods, [n, d]. ``length`` has the
+    lengths of the box, [d].
     """
     steps = [(0.0, -1.0, 1.0) if repeated else (0.0,) for repeated in periodic]
     turn = np.repeat(np.array(list(itertools.product(*steps))), len(points), axis=0)
@@ -136,8 +139,9 @@ def _facets(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
     """Return the facets of the cells of the first ``n_own`` points.
 
-    The result is the points on either side, [n, 2]; areas or lengths, [n]; and the largest distance
-    of a corner from its points, infinite where a cell is not closed.
+    The result is the indices of the points on either side of each facet, [n, 2]; areas (in two
+    dimensions, lengths) of the facets, [n]; and the largest distance between a facet's corner and
+    its points, infinite if a cell is not closed.
     """
     try:
         diagram = Voronoi(points)
@@ -176,9 +180,12 @@ def _volumes(
     points: NDArray[np.float64],
     length: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the volume (area) of each cell, [n_points].
+    """Return the volume (in two dimensions, area) of each cell, [n_points].
 
-    It is a sum of pyramids (triangles) over facets, half as high as the distance of both points.
+    A cell is a sum of pyramids (triangles) on its facets, whose height is half the distance of the
+    two ``points`` [n_points, d] that a facet separates. Each facet has the index of its cell in
+    ``receivers``, that distance in ``distances`` and its area in ``areas``, [n_facets] each.
+    ``length`` has the lengths of the box, [d].
     """
     n_dims = len(length)
     volumes = np.zeros(len(points))

@@ -46,8 +46,9 @@ class VoronoiSource(FilesSection):
 class VoronoiFiles(StructureSource[VoronoiSource]):
     """Reader of point sets in `.npz` and `.csv` files.
 
-    Nodes have the chosen features and the size of their cell; edges have the distance of the two
-    points and the area (length) of the facet between their cells.
+    Features of a node are the chosen ones and the volume (in two dimensions, area) of its cell.
+    Features of an edge are the distance of its two points and the area (length) of the facet
+    between their cells.
     """
 
     suffixes = (".npz", ".csv")
@@ -82,7 +83,10 @@ class VoronoiFiles(StructureSource[VoronoiSource]):
     def _domain(
         self, arrays: Mapping[str, Any], d: int, origin: str
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return lowest and highest coordinate of each direction, and the periodic ones."""
+        """Return lowest and highest coordinate of each direction, and which are periodic.
+
+        The arrays are [d, 2] and, as a mask, [d].
+        """
         box = named({"box": self._section.box} if self._section.box else arrays, "box", origin)
         if box.shape != (d, 2) or (box[:, 0] >= box[:, 1]).any():
             raise ValueError(f"the box is not [lowest, highest] of each of the {d} directions")

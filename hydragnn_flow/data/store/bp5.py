@@ -57,7 +57,10 @@ class Bp5Writer:
             self._engine.BeginStep()
 
     def append(self, name: str, array: NDArray[Any], dim: int) -> None:
-        """Add a block to a variable that grows along ``dim``; blocks without rows are skipped."""
+        """Write an array as the next block of a variable that grows along ``dim``.
+
+        Arrays without rows are skipped.
+        """
         if array.shape[dim] == 0:
             return
         whole = _writable(array)
@@ -87,9 +90,9 @@ class Bp5Writer:
         self._io.DefineAttribute(name, value)
 
     def flush(self) -> int:
-        """Write pending data, and return the bytes of payload now on disk.
+        """Write pending data, and return the size of the payload on disk [bytes].
 
-        Without it ADIOS2 keeps a copy of everything until the file is closed.
+        Without this call ADIOS2 keeps a copy of all data until the file is closed.
         """
         with self._writing():
             self._engine.PerformDataWrite()
@@ -115,7 +118,7 @@ class Bp5Writer:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Convert errors of ADIOS2 to a StoreError."""
+        """Context manager: convert errors of ADIOS2 raised inside it to a StoreError."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -133,7 +136,8 @@ class Bp5Writer:
 class Bp5File:
     """BP5 file open for reading.
 
-    Threads take turns: two that read through one ADIOS2 engine at a time get each other's numbers.
+    Threads take turns to read: if two threads used one ADIOS2 engine at a time, each would get the
+    other's values.
 
     Raises
     ------
@@ -160,8 +164,8 @@ class Bp5File:
     def close(self) -> None:
         """Release the file; reads of its variables in progress may finish.
 
-        ADIOS2 frees everything with its context. Its own Close would leave a file of timings in the
-        directory for temporary files.
+        ADIOS2 frees everything with its context. ADIOS2's own Close would leave a file of timings
+        in the directory for temporary files.
         """
         self._found.clear()
         del self._engine, self._io, self._context
@@ -219,9 +223,9 @@ class Bp5Variable:
     Attributes
     ----------
     shape
-        Extents of the dimensions.
+        Extents of the variable's dimensions.
     dtype
-        Type of the stored values.
+        Data type of the stored values.
     """
 
     def __init__(
@@ -292,8 +296,8 @@ class Bp5Variable:
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array itself if ADIOS2 accepts it, otherwise a copy.
+    """Return the array itself if ADIOS2 writes it correctly, otherwise a copy.
 
-    ADIOS2 scrambles arrays that are not contiguous, and refuses those marked read-only.
+    ADIOS2 scrambles arrays that are not contiguous, and refuses arrays that are marked read-only.
     """
     return np.require(array, requirements=["C", "W"])

@@ -38,15 +38,16 @@ class Description:
     targets: Mapping[str, Target] | None = None
     """Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them."""
     units: Mapping[str, str] | None = None
-    """Units by key, also of the default targets; described targets have their own unit."""
+    """Units by key, also of the default targets; given ``targets`` have their own unit."""
     cutoff: float | None = None
     max_neighbours: int | None = None
     truncation: Truncation | None = None
     """Neighbours that the edges leave out; None if they were not counted."""
     node_features: Sequence[str] | None = None
-    """Names of the columns of ``x``; by default the first is ``atomic_number`` if it can be."""
+    """Names of the columns of ``x``. By default they are ``feature_0``, ``feature_1``, …; the first
+    is ``atomic_number`` if all its values can be atomic numbers."""
     branch_names: Sequence[str] = ()
-    """Name of each branch, from branch 0 on; empty if they have none."""
+    """Name of each branch, from branch 0 on; empty if branches have no names."""
     provenance: Mapping[str, Any] | None = None
 
 
@@ -112,12 +113,14 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
 
 
 def join_contents(contents: Sequence[Content]) -> Content:
-    """Join what several processes have written to the content of one store.
+    """Return the content of one store, joined from parts that several processes have written.
+
+    The statistics of the first part are changed in place.
 
     Raises
     ------
     InputError
-        If their graphs differ in keys, types or shapes.
+        If the graphs of two parts differ in keys, types or shapes.
     """
     first = contents[0]
     keys = dict(first.keys)
@@ -141,7 +144,7 @@ def _size(key: Key, level: Literal["graph", "node"]) -> int:
 
 
 def _check_target(name: str, target: Target, keys: Mapping[str, Key]) -> None:
-    """Check that a target is a key with the described level and components."""
+    """Raise InputError unless a target is a key with the described level and components."""
     if name not in keys:
         raise InputError(
             f"target {name!r} is not among the keys of the graphs ({', '.join(keys)}); "

@@ -37,7 +37,7 @@ class FileRecord(BaseModel):
 
 
 def describe_files(folder: Path) -> dict[str, FileRecord]:
-    """Return size and checksum of every file in a folder, by name."""
+    """Return size and checksum of every file in a folder, by file name."""
     return {
         path.name: FileRecord(size=path.stat().st_size, crc32=checksum(path))
         for path in sorted(folder.iterdir())
@@ -45,9 +45,10 @@ def describe_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
-    """Return size and time of each file of a HydraGNN ``.bp``, by name.
+    """Return size and time of the last change of each file of a HydraGNN ``.bp``, by file name.
 
-    Files of metadata also get a checksum; payload does not, as it may be terabytes.
+    Files of metadata also get a checksum. Payload (arrays of graphs) does not, as it may be
+    terabytes.
     """
     described = {}
     for path in sorted(folder.iterdir()):
@@ -62,14 +63,18 @@ def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def is_payload(name: str) -> bool:
-    """Return True if a file name of a BP5 directory is that of payload, not of metadata."""
+    """Return True if a file of this name in a BP5 directory holds payload, not metadata."""
     return name.startswith("data.")
 
 
 def verify_presence(
     folder: Path, records: Mapping[str, FileRecord], *, in_place: bool = False
 ) -> None:
-    """Raise StoreError if a file is missing, or has another size or time than recorded."""
+    """Raise StoreError if a file is missing, or has another size or time of change than recorded.
+
+    ``records`` has the record of each file in ``folder``, by name. ``in_place`` is True if the
+    store does not own the files.
+    """
     for name, record in records.items():
         path = folder / name
         if not path.is_file():
@@ -83,14 +88,17 @@ def verify_presence(
 
 
 def verify_checksum(path: Path, record: FileRecord, *, in_place: bool = False) -> None:
-    """Raise StoreError if the bytes of a file differ from a recorded checksum."""
+    """Raise StoreError if the bytes of a file differ from its recorded checksum, if there is one.
+
+    ``in_place`` is True if the store does not own the file.
+    """
     if record.crc32 is not None and checksum(path) != record.crc32:
         what = "has changed since it was written (its checksum differs)"
         raise damaged(path, what, in_place=in_place)
 
 
 def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
-    """Return the error for a damaged file: ``what`` is wrong with it.
+    """Return the error for a damaged file; its message begins with ``path`` and ``what``.
 
     ``in_place`` is True if the store does not own the file, which must then not be deleted.
     """
@@ -122,7 +130,10 @@ def fsync_path(path: Path) -> None:
 
 
 def checksum(path: Path, begin: int = 0, end: int | None = None, before: int = 0) -> int:
-    """Return the CRC-32 of a file's bytes from ``begin`` to ``end``, continued from ``before``."""
+    """Return the CRC-32 of a file's bytes in [begin, end), by default of all bytes.
+
+    ``before`` is the CRC-32 of preceding data, which the result then includes.
+    """
     value = before
     with path.open("rb") as file:
         file.seek(begin)
@@ -137,13 +148,15 @@ Work = Literal["preparing", "writing"]
 
 
 def building_of(path: Path, work: Work) -> Path:
-    """Return the hidden directory next to ``path`` in which the store ``path`` is built."""
+    """Return the hidden directory next to ``path`` in which ``work`` builds the store ``path``."""
     return path.with_name(f".{path.name}.{work}")
 
 
 @contextmanager
 def alone(path: Path, work: Work) -> Iterator[Path]:
-    """Create and lock the directory in which ``path`` is built, for one process at a time.
+    """Context manager: create, lock and yield the directory in which ``path`` is built.
+
+    Only one process at a time holds the lock.
 
     The directory stays when the context ends or the process is killed, so that the next process
     finds it.
@@ -182,7 +195,8 @@ def commit(staging: Path, path: Path) -> None:
     Raises
     ------
     StoreError
-        If another writer was faster; its directory is kept.
+        If the directory cannot be renamed, as when another writer was faster; the directory of that
+        writer is kept.
     """
     fsync_tree(staging)
     try:

@@ -45,7 +45,7 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
 
 
 def stored_dim(file: Bp5File, split: str, key: str) -> int:
-    """Return the dimension along which a file concatenates the graphs' values of a key."""
+    """Return the dimension along which a file concatenates the tensors of a key."""
     return int(file.attribute(f"{split}/{key}/variable_dim")[0])
 
 
@@ -113,11 +113,17 @@ class BlockTable:
         return np.flatnonzero(np.array(self.split) == split)
 
     def bounds(self, split: str) -> NDArray[np.int64]:
-        """Return the first graph of each block of a split, and the end, int64 [n_blocks + 1]."""
+        """Return the first graph of each block of a split, then the end, int64 [n_blocks + 1].
+
+        Graphs are counted from the first of the split in this shard.
+        """
         return bounds_of(np.array(self.graphs, dtype=np.int64)[self.numbers(split)])
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return the first byte of a block in the payload, and the one after its last."""
+        """Return the range [begin, end) of a block's bytes in ``data.0``.
+
+        ``number`` is the index of the block in this table.
+        """
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
     def save(self, path: Path) -> None:

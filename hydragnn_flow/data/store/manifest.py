@@ -59,9 +59,10 @@ class Target(_Record):
     """True if a graph's value is a sum over its atoms; None if name and unit decide."""
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
-        """Return ``values``, one of each structure [n], for each row of the target.
+        """Return values of structures [n] as values of the target's rows.
 
-        They stay as they are for a graph target, and are repeated for each atom for a node target.
+        ``values`` is returned as it is for a graph target. For a node target, each value is
+        repeated for each of the structure's ``n_atoms`` atoms.
         """
         return values if self.level == "graph" else np.repeat(values, n_atoms)
 
@@ -88,7 +89,10 @@ class LabelStatistics(_Record):
 
 
 class BranchStatistics(LabelStatistics):
-    """Statistics of the labels of the training structures of one branch (heads of one data set)."""
+    """Statistics of the labels of one branch's training structures.
+
+    A branch is a set of output heads for one data set.
+    """
 
     graphs: int
     atoms: int
@@ -135,7 +139,7 @@ class Key(_Record):
     """Description of a key (named tensor of each graph): type, shape, and number of rows."""
 
     dtype: str = Field(pattern="^(float32|float64|u?int(8|16|32|64))$")
-    """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""
+    """Data type of the tensors; `compact` stores node and edge integers in a narrower type."""
     dim: int = Field(ge=0)
     """Dimension along which graphs are concatenated."""
     shape: tuple[PositiveInt, ...]
@@ -148,7 +152,7 @@ class Key(_Record):
     """Number of rows of each graph, if all have the same; otherwise None."""
 
     def array_shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of an array with this number of rows along ``dim``."""
+        """Return the shape of an array with ``rows`` rows along ``dim``."""
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
@@ -167,12 +171,15 @@ class Key(_Record):
 
 
 class Part(_Record):
-    """Position of one target among the numbers of each graph's packed ``y``."""
+    """Position of one target in each graph's packed ``y``.
+
+    The target begins at the offset ``after + after_each * n_atoms``.
+    """
 
     after: int
-    """Count of the numbers before the target that do not depend on the number of atoms."""
+    """Number of values before the target that belong to the whole graph."""
     after_each: int
-    """Count of the numbers before the target for each atom of the graph."""
+    """Number of values before the target for each atom of the graph."""
     width: PositiveInt
     """Number of components of the target."""
     node: bool
@@ -185,12 +192,12 @@ class Shard(_Record):
     path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
     """Name within the store; absolute for a shard in place."""
     files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileRecord]
-    """Records of its files by name; empty for a HydraGNN .bp that is opened without a store."""
+    """Records of the shard's files by name; empty for a HydraGNN .bp opened without a store."""
     splits: dict[str, SplitSize]
     """Size of each split in the shard."""
     branch_runs: dict[str, list[tuple[int, int]]] = {}
-    """Runs of consecutive graphs of one branch in each split: branch and number of graphs. Missing
-    if graphs do not name their branch, or branches change too often."""
+    """Pairs of branch index and number of graphs, one for each run of consecutive graphs of one
+    branch, by split. Missing if graphs do not name their branch, or branches change too often."""
     names: dict[str, str] = {}
     """Name in the file of each key that has another name there. `pbc` may be `cell`: periodic along
     all lattice vectors that are not zero."""
@@ -224,12 +231,12 @@ class Manifest(_Record):
     node_features: list[str]
     """Names of the columns of ``x``."""
     branches: list[int] = []
-    """Numbers of the branches (each the heads of one data set) that graphs of any split belong to,
+    """Indices of the branches (output heads for one data set) of the graphs of all splits,
     ascending; empty if graphs name no branch."""
     branch_names: list[str] = []
     """Name of each branch's data set, from branch 0 on; empty without names."""
     keys: dict[str, Key]
-    """Keys of every graph, in their order."""
+    """Description of each key of the graphs, by name, in the order of the keys."""
     splits: dict[str, SplitSize]
     statistics: Statistics
     provenance: dict[str, Any]
@@ -254,8 +261,8 @@ class Manifest(_Record):
 
     @property
     def unseen(self) -> set[int]:
-        """Atomic numbers that no training structure has; empty if it is not known, as without an
-        energy target."""
+        """Atomic numbers that occur in other splits but in no training structure; empty if unknown,
+        as without an energy target."""
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
 
@@ -311,7 +318,8 @@ def load_manifest(store: Path) -> Manifest:
     Raises
     ------
     StoreError
-        If it is missing, not JSON, of another version, or not a manifest.
+        If the manifest is missing, has changed since it was written, is of another version, or is
+        not valid.
     """
     path = store / MANIFEST
     if not path.is_file():

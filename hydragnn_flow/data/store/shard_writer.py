@@ -36,7 +36,7 @@ class ShardWriter:
     dtypes
         Storage of integers, ``hydragnn`` or ``compact``, as in :func:`write_store`.
     targets
-        Keys that are labels, for the statistics.
+        Description of each key that is a label, by name, for the statistics.
     node_features
         Names of the columns of ``x``, if known.
     """
@@ -52,7 +52,7 @@ class ShardWriter:
     ) -> None:
         self.path = path
         self.keys: dict[str, Key] = {}
-        """Keys of the graphs written so far."""
+        """Description of each key of the graphs written so far, by name."""
         self.statistics = Accumulator(targets, node_features)
         """Statistics of the graphs written so far."""
         self._narrow = dtypes == "compact"
@@ -67,8 +67,9 @@ class ShardWriter:
     def takes(self, columns: Mapping[str, Column]) -> bool:
         """Return True if another block of graphs fits into this shard.
 
-        It does not after a thousand blocks, or if its integers exceed the narrow type of their key.
-        This shard is then closed, and the next one takes the block.
+        The result is False after a thousand blocks, or if integers of the block exceed the narrow
+        type in which the shard stores their key. The caller then closes this shard and writes the
+        block to the next shard.
         """
         if not self._stored:
             return True
@@ -110,7 +111,7 @@ class ShardWriter:
         Parameters
         ----------
         splits
-            Names of the store's splits in order, with those that have no graphs here.
+            Names of the store's splits in order, with splits that have no graphs in this shard.
         """
         file = self._file
         # A key without a single row, such as the edges of isolated atoms, is written too.
@@ -170,7 +171,7 @@ class ShardWriter:
         self._blocks.add(split, graphs, end, checksum(self.path / "data.0", start, end))
 
     def _type_of(self, column: Column, key: Key) -> np.dtype[Any]:
-        """Return the type to store a key's values in."""
+        """Return the data type in which to store a key's values."""
         values = column.values
         # Keys of whole graphs are small: growing numbers must not cost a new shard.
         if not self._narrow or not (key.node or key.edge) or values.dtype.kind != "i":
@@ -185,7 +186,7 @@ def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
-    """Return type, shape and rows per graph of each key of a block of graphs."""
+    """Return a description of each key of a block of graphs, by name of the key."""
     atoms, edges = columns["x"].counts, columns["edge_index"].counts
     return {
         key: Key(

@@ -26,7 +26,7 @@ _NO_SPREAD = 1e-12
 
 
 class Moments:
-    """Number, mean, squared deviations and largest magnitude of each component of a target.
+    """Number of values, and mean, squared deviations and largest magnitude of each component.
 
     Blocks are merged as in Chan, Golub & LeVeque, The American Statistician 37, 242 (1983), which
     loses no digits where the mean is much larger than the spread.
@@ -48,7 +48,7 @@ class Moments:
         self.merge(block)
 
     def merge(self, other: Moments) -> None:
-        """Add all values that another object has gathered, as in another process."""
+        """Add all values that ``other`` has gathered, for example in another process."""
         if other.n == 0:
             return
         n = self.n + other.n
@@ -88,9 +88,9 @@ class Accumulator:
         self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self.branches: set[int] = set()
-        """Branches (each the heads of one data set) of graphs of any split, if they name one."""
+        """Indices of branches (output heads for one data set) that graphs of any split name."""
         self._labels: dict[int, _Labels] = {}
-        """Statistics of the labels of each branch; of branch 0 if graphs do not name one."""
+        """Statistics of labels by branch index; under index 0 if graphs name no branch."""
 
     def update(self, columns: Mapping[str, Column], train: bool) -> None:
         """Add the graphs of a block.
@@ -122,7 +122,7 @@ class Accumulator:
             labels.update(values, numbers, atoms, graphs)
 
     def merge(self, other: Accumulator) -> None:
-        """Add all graphs that another object has gathered, as in another process."""
+        """Add all graphs that ``other`` has gathered, for example in another process."""
         self.degrees = _added(self.degrees, other.degrees)
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
@@ -160,7 +160,7 @@ class Accumulator:
 
 
 class _Labels:
-    """Accumulator of label statistics of one branch, or of all together."""
+    """Accumulator of label statistics of one branch, or of all branches together."""
 
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self._targets = targets
@@ -178,9 +178,9 @@ class _Labels:
     ) -> None:
         """Add labels of graphs in a block.
 
-        ``values`` are labels by target, [n_graphs or n_atoms, dim]; ``numbers`` atomic numbers
-        [n_atoms], None if nodes are not atoms; ``atoms`` numbers of nodes [n_graphs]; ``graphs``
-        the mask of graphs to add [n_graphs], None for all.
+        ``values`` has the labels by target, [n_graphs or n_atoms, dim]; ``numbers`` the atomic
+        numbers [n_atoms], None if nodes are not atoms; ``atoms`` each graph's number of nodes
+        [n_graphs]; ``graphs`` is the mask of graphs to add [n_graphs], None for all.
         """
         of_atoms = None if graphs is None else np.repeat(graphs, atoms)
         self.graphs += len(_some(atoms, graphs))
@@ -193,7 +193,7 @@ class _Labels:
             self._fit.update(_some(numbers, of_atoms), _some(atoms, graphs), energies)
 
     def merge(self, other: _Labels) -> None:
-        """Add the labels that another object has seen."""
+        """Add the labels that ``other`` has gathered, for example in another process."""
         self.graphs += other.graphs
         self.atoms += other.atoms
         for name, moments in self._moments.items():
@@ -202,7 +202,7 @@ class _Labels:
             self._fit.merge(other._fit)
 
     def statistics(self, of_atoms: bool) -> dict[str, Any]:
-        """Return the fields of `LabelStatistics`.
+        """Return the fields of `LabelStatistics` by name.
 
         ``of_atoms`` is True if nodes are atoms; otherwise there are no energies of elements.
         """
@@ -229,9 +229,10 @@ class _Labels:
 class _EnergyFit:
     """Least-squares energies of the elements over all graphs, weighted to energies per atom.
 
-    They are kept as the triangular factor of a QR decomposition of [1 | composition | energy]:
-    stacking factors and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci.
-    Comput. 34, A206 (2012)), without squaring the condition number as sums of products would.
+    The graphs are kept as the triangular factor of a QR decomposition of [1 | composition |
+    energy]. Stacking two factors and decomposing them again gives the factor of all rows (Demmel et
+    al., SIAM J. Sci. Comput. 34, A206 (2012)), without squaring the condition number as sums of
+    products would.
     """
 
     def __init__(self) -> None:
@@ -279,7 +280,7 @@ class _EnergyFit:
         return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
 
     def triangle(self) -> NDArray[np.float64]:
-        """Reduce the factor and the rows added since to one triangular factor, and return it."""
+        """Reduce factor and added rows to one triangular factor in place, and return the factor."""
         self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
         return self.factor
 
@@ -296,7 +297,10 @@ class _EnergyFit:
 def _spread(
     rows: NDArray[np.float64], elements: list[int], union: list[int]
 ) -> NDArray[np.float64]:
-    """Return the same rows with a column for each element of ``union``."""
+    """Return ``rows``, with a column for each of ``elements``, with one for each of ``union``.
+
+    Columns of the other elements are zero.
+    """
     wide = np.zeros((len(rows), len(union) + 2))
     wide[:, [0, *(1 + np.searchsorted(union, elements)).tolist(), -1]] = rows
     return wide
@@ -305,7 +309,10 @@ def _spread(
 def _by_branch(
     columns: Mapping[str, Column],
 ) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
-    """Yield each branch of a block, and the mask of its graphs [n_graphs]; None if all have it."""
+    """Yield each branch index in a block with the mask of its graphs [n_graphs].
+
+    The mask is None if all graphs of the block have that branch.
+    """
     if BRANCH not in columns:
         yield 0, None
         return
@@ -328,7 +335,7 @@ def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
 
 
 def target_array(values: NDArray[Any], target: Target) -> NDArray[np.float64]:
-    """Return a target as float64 [n_graphs or n_atoms, dim], to sum without loss."""
+    """Return the values of a target as float64, [n_graphs or n_atoms, dim]."""
     return np.asarray(values, dtype=np.float64).reshape(-1, target.dim)
 
 

@@ -40,16 +40,18 @@ class Estimate(NamedTuple):
 
 
 def drawn_counts(n_structures: int, n_values: int, seed: int = 0) -> Iterator[Floats]:
-    """Yield how often each structure is drawn, ``[some, n_structures]``, 1,000 draws in all.
+    """Yield arrays ``[n_draws, n_structures]`` of how often each draw takes each structure.
+
+    There are 1,000 draws in total.
 
     Parameters
     ----------
     n_structures
-        Number of structures to draw from; as many are drawn.
+        Number of structures to draw from; a draw takes this many, with replacement.
     n_values
-        Number of their values, which limits how many draws are yielded at a time.
+        Number of values of all structures: the more values, the fewer draws are in an array.
     seed
-        Seed of the draws, which do not depend on how many are yielded at a time.
+        Seed of the draws; the draws do not depend on ``n_values``.
     """
     n, rng = n_structures, np.random.default_rng(seed)
     at_once = max(_AT_ONCE // n_values, 1)
@@ -63,18 +65,18 @@ def drawn_counts(n_structures: int, n_values: int, seed: int = 0) -> Iterator[Fl
 def estimate(value: float, draws: Floats, n_structures: int) -> Estimate:
     """Return a measure with its expanded percentile interval of 95 %.
 
-    Percentiles of draws are too narrow for few structures, like a normal distribution instead of
-    Student's, and a standard deviation divided by n instead of n - 1. Taking percentiles farther
-    out makes up for both (Hesterberg, Am. Stat. 69, 371 (2015)).
+    For few structures, plain percentiles of the draws give too narrow an interval, like a normal
+    distribution used instead of Student's, and a sum of squares divided by n instead of n - 1.
+    Percentiles farther out make up for both (Hesterberg, Am. Stat. 69, 371 (2015)).
 
     Parameters
     ----------
     value
-        Measure of the sample.
+        Measure of the whole sample.
     draws
-        Measure of each draw of structures, ``[n_draws]``; values not finite are ignored.
+        Measure of each bootstrap draw, ``[n_draws]``; values that are not finite are ignored.
     n_structures
-        Number of structures that were drawn from.
+        Number of structures in the sample.
     """
     draws = draws[np.isfinite(draws)]
     if not np.isfinite(value):
@@ -88,7 +90,7 @@ def estimate(value: float, draws: Floats, n_structures: int) -> Estimate:
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """Return ``above / below`` by element; NaN where ``below`` is zero, negative or NaN."""
+    """Return ``above / below`` entry by entry; NaN where ``below`` is zero, negative or NaN."""
     above, below = np.broadcast_arrays(above, below)
     return np.asarray(np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0))
 
@@ -100,28 +102,29 @@ def compare_models(
     manifest: Manifest,
     chosen: NDArray[np.bool_] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Compute mean absolute errors of models by target, and changes relative to the first.
+    """Compute mean absolute errors of models by target, and changes from each model to the first.
 
     Parameters
     ----------
     predicted
-        Predictions ``[n, d]`` by name of the model and target. The first model is the ensemble.
+        Predictions ``[n, d]`` by name of the model, then by target. The first model is the
+        ensemble.
     references
         True values ``[n, d]`` by target; not finite where unknown.
     n_atoms
-        Number of atoms of each structure, ``[n]``.
+        Number of atoms of each structure, ``[n_structures]``.
     manifest
-        Level and unit of each target.
+        Manifest that gives level and unit of each target.
     chosen
-        Mask of the structures that count, ``[n]``; all if None.
+        Mask ``[n_structures]``, True for structures that count; None if all count.
 
     Returns
     -------
     dict
-        Errors by target, per atom where it is a sum over atoms, as under `errors` in
-        `ensemble.json`: name of the ``target``, ``unit``, ``structures``, ``mae`` of each model,
-        and ``change`` from each other model to the first (-0.1: its error is a tenth smaller), both
-        with intervals.
+        Values of `errors` in `ensemble.json`, by target, or by ``NAME per atom`` for a target that
+        is a sum over atoms: name of the ``target``, ``unit``, number of ``structures``, ``mae`` by
+        model, and relative ``change`` of the error from each other model to the first (-0.1: the
+        first model's error is a tenth smaller). Both ``mae`` and ``change`` have intervals.
     """
     names, found = list(predicted), {}
     for target, reference in references.items():
@@ -152,17 +155,17 @@ def compare_models(
 def compare_errors(
     errors: Floats, structure: NDArray[np.int64], seed: int = 0
 ) -> tuple[list[Estimate], list[Estimate]]:
-    """Compute the mean error of each model, and the change of the first relative to each other.
+    """Compute the mean error of each model, and the relative change from each other to the first.
 
-    Two models err on the same structures, so the interval of a change comes from drawing structures
-    for both. It is narrower than the errors' own intervals suggest.
+    Two models err on the same structures, so the interval of a change comes from draws that take
+    the same structures for both. It is narrower than the errors' own intervals suggest.
 
     Parameters
     ----------
     errors
         Absolute errors of the models on the same values ``[n_models, n_values]``, finite.
     structure
-        Number of the structure that each value belongs to ``[n_values]``.
+        Index of the structure that each value belongs to, ``[n_values]``.
     seed
         Seed of the bootstrap.
     """

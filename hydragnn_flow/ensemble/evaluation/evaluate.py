@@ -56,11 +56,11 @@ def evaluate(
         Path or structures that :func:`~hydragnn_flow.ensemble.ensemble.Ensemble.predict` takes, a
         GraphStore, or ASE structures. Units are those of the training data.
     split
-        Name of a GraphStore's split; all its splits if None.
+        Name of a GraphStore's split; None for all its splits.
     keys
-        Key of the labels in files and structures by target. By default the key in the training
-        data, or else the target's name, in the results of a calculation, `Atoms.info` or
-        `Atoms.arrays`.
+        Key of the labels in files and structures, by name of the target. By default it is the key
+        in the training data, or else the target's name. Labels are looked for in the results of a
+        calculation, `Atoms.info` and `Atoms.arrays`.
     say
         Function that receives remarks: files of a directory that were skipped, targets without
         labels, splits that count together, labels that seem to be in another unit.
@@ -68,8 +68,8 @@ def evaluate(
     Returns
     -------
     dict
-        Measures by target, in the ensemble's order; extensive targets a second time as ``energy per
-        atom``.
+        Measures by name of the target, in the ensemble's order. An extensive target has a second
+        entry, such as ``energy per atom``.
 
     Raises
     ------
@@ -96,9 +96,9 @@ def predict_labelled(
     keys: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> Predicted:
-    """Predict labelled structures, and return predictions and labels.
+    """Predict labelled structures, and return every member's predictions and the labels.
 
-    Parameters are those of :func:`evaluate`.
+    The parameters are those of :func:`evaluate`.
 
     Raises
     ------
@@ -149,7 +149,11 @@ def _in_records(
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Predicted:
-    """Read labels, then predict: errors in labels are reported before the slow prediction."""
+    """Read the labels of structures, then predict the structures.
+
+    This order reports errors in labels before the slow prediction. ``records`` are the structures
+    by their names in messages, and ``keys`` the keys of labels by target.
+    """
     targets = ensemble.manifest.targets
     named = {name: record.found for name, record in records.items()}
     wanted = {
@@ -198,17 +202,18 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
 
 
 def doubt_of(predicted: Floats, std: Floats, reference: Floats, size: Floats) -> str | None:
-    """Return a hint that labels have another unit, sign or zero; None without one.
+    """Return words on how labels seem to differ from predictions in unit, sign or zero; else None.
 
     Labels in another unit are proportional to the predictions, which a model's errors do not cause.
-    Energies have another zero in another code or with other reference atoms.
+    Energies have another zero if they come from another code or have other reference atoms.
 
     Parameters
     ----------
     predicted, std, reference
         Predictions of a target, their standard deviations and the labels, ``[n, d]``.
     size
-        Number of atoms of each structure for extensive targets, otherwise 1; of a shape that fits.
+        Number of atoms of each structure for an extensive target, otherwise 1; its shape can be
+        broadcast to ``[n, d]``.
     """
     known = np.isfinite(predicted) & np.isfinite(reference)
     found, std, true = predicted[known], std[known], reference[known]
@@ -252,10 +257,10 @@ def recalibrate(
 ) -> dict[str, int]:
     """Fit an ensemble's standard deviations and intervals to labelled structures.
 
-    Means, weights and members stay. From then on the ensemble predicts with the new calibration, in
-    `calibration.json` in its folder. The calibration of the run stays in `ensemble.json`, with the
-    measures of the test split; it applies again if that file is deleted. Targets without labels
-    keep their previous calibration.
+    Predicted means, members and weights stay the same. From then on the ensemble predicts with the
+    new calibration, which is written to `calibration.json` in its folder. The calibration of the
+    run stays in `ensemble.json`, with the measures of the test split, and applies again if
+    `calibration.json` is deleted. Targets without labels keep their previous calibration.
 
     Parameters
     ----------
@@ -271,13 +276,13 @@ def recalibrate(
     Returns
     -------
     dict
-        Number of structures that each target was calibrated on.
+        Number of structures that each target was calibrated on, by name of the target.
 
     Raises
     ------
     InputError
-        If there are too few structures for the coverage of the ensemble's intervals, or
-        :func:`evaluate` raises it.
+        If there are too few structures for the coverage of the ensemble's intervals, and in the
+        same cases as :func:`evaluate`.
     """
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)

@@ -21,17 +21,17 @@ from hydragnn_flow.files import write_json, write_text
 MEASURES = ("mae", "rmse", "r2", "crps", "spearman")
 """Names of the measures that do not depend on prediction intervals."""
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
-"""Fractions for which intervals are measured, in addition to the one of the run."""
+"""Nominal coverages of the intervals that are measured, in addition to the coverage of the run."""
 # Intervals of a larger sample follow from a subsample with about as many values.
 _MOST_VALUES = 50_000
 
 
 @dataclass(frozen=True)
 class Sample:
-    """References and predictions of one target with components concatenated; arrays are ``[n]``."""
+    """True values and predictions of one target, components concatenated; arrays are ``[n]``."""
 
     structure: NDArray[np.int64]
-    """Number of the structure that each value belongs to."""
+    """Index of the structure that each value belongs to."""
     reference: Floats
     mean: Floats
     std: Floats
@@ -51,27 +51,28 @@ class Sample:
         )
 
     def known(self) -> Sample:
-        """Return the sample without values whose reference, mean or deviation is not finite."""
+        """Return the sample of values whose reference, mean and standard deviation are finite."""
         finite = np.isfinite(self.reference) & np.isfinite(self.mean) & np.isfinite(self.std)
         return self if finite.all() else self[finite]
 
 
 def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
-    """Compute every measure of a sample, with its interval from a bootstrap of structures.
+    """Compute every measure of a sample, with a 95 % interval from a bootstrap of structures.
 
     Parameters
     ----------
     sample
-        Sample of predictions; only its known values count.
+        Sample of predictions; only the values of :meth:`Sample.known` count.
     seed
         Seed of the bootstrap.
 
     Returns
     -------
     dict
-        Estimates by the names of `MEASURES`, then ``coverage_90`` and ``width_90`` (fraction of
-        true values in intervals of 90 %, and their mean width), and so on. ``crps`` is that of a
-        Gaussian, ``spearman`` the correlation of absolute error and standard deviation.
+        Estimates by the names of `MEASURES`, and for each coverage of the intervals by two names
+        such as ``coverage_90`` and ``width_90``: fraction of true values in the intervals of 90 %,
+        and mean width of these intervals. ``crps`` is that of a Gaussian, ``spearman`` the rank
+        correlation of absolute error and standard deviation.
     """
     sample = sample.known()
     if not len(sample):
@@ -100,17 +101,18 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
 
 
 def interval_names(coverage: float) -> tuple[str, str]:
-    """Return the names of measures of intervals, as ``coverage_90`` and ``width_90`` for 0.9."""
+    """Return the names of the two measures of intervals: ``coverage_90``, ``width_90`` for 0.9."""
     percent = f"{coverage * 100:g}"
     return f"coverage_{percent}", f"width_{percent}"
 
 
 def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float]:
-    """Return a subsample to draw from, and the factor for deviations of its draws.
+    """Return the part of a sample to draw from, and a factor for the deviations of the draws.
 
-    Deviations fall with the root of the number of structures: those of m out of n structures are
-    √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)). Where a
-    hundred structures have most values, some values of each represent all.
+    A sample of too many values is reduced to a random part of its structures, at least a hundred.
+    If these still have too many values, a random part of their values is kept. Deviations of draws
+    from m out of n structures are √(n / m) times too large, which the factor corrects (Politis,
+    Romano and Wolf, Subsampling, Springer (1999)).
     """
     n = counted.n_structures
     m = max(round(n * _MOST_VALUES / len(sample)), 100)
@@ -126,7 +128,7 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
 
 
 class _Counted:
-    """Sample prepared to compute measures of any draw of the bootstrap."""
+    """Sample prepared to compute the measures of any bootstrap draw of its structures."""
 
     def __init__(self, sample: Sample) -> None:
         numbers, self._structure = np.unique(sample.structure, return_inverse=True)
@@ -139,7 +141,10 @@ class _Counted:
         self._ranks = _mid_ranks(sample.std), _mid_ranks(np.abs(error))
 
     def measures(self, counts: Floats) -> dict[str, Floats]:
-        """Compute every measure, ``[...]``, for structure counts ``[..., n_structures]``."""
+        """Compute every measure ``[...]`` by name, for draws of the structures.
+
+        ``counts[..., n_structures]`` is how often each structure counts in each draw.
+        """
         sums = {name: counts @ values for name, values in self._sums.items()}
         n = sums["count"]
         means = {name: ratio(total, n) for name, total in sums.items()}
@@ -159,7 +164,7 @@ class _Counted:
 
 
 def _terms(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
-    """Yield names and values ``[n]`` of the additive terms of measures."""
+    """Yield the name and values ``[n]`` of each term whose sum over values enters a measure."""
     yield "count", np.ones(len(error))
     yield "error", np.abs(error)
     yield "squared_error", error**2
@@ -174,9 +179,10 @@ def _terms(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
 
 
 def _mid_ranks(values: Floats) -> Callable[[Floats], Floats]:
-    """Return a function from counts ``[..., n]`` to the rank of each value less a half.
+    """Return a function that computes the rank of each value ``[..., n]`` from counts ``[..., n]``.
 
-    The rank is the number of smaller values and half of that of equal ones.
+    A count is how often a value occurs. The rank of a value is the number of smaller values, plus
+    half the number of equal values (itself included).
     """
     distinct, place = np.unique(values, return_inverse=True)
     order = np.argsort(place, kind="stable")
@@ -192,7 +198,8 @@ def _mid_ranks(values: Floats) -> Callable[[Floats], Floats]:
 def _rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
     """Compute Spearman's correlation ``[...]`` of two arrays of ranks ``[..., n]``.
 
-    Each value counts ``counts`` times, ``[..., n]``. The result is NaN where one array is constant.
+    ``counts[..., n]`` is how often each value counts. The result is NaN where the ranks in one of
+    the arrays are all equal.
     """
     middle = counts.sum(axis=-1, keepdims=True) / 2  # the mean of any ranks
     one, other = one - middle, other - middle
@@ -215,7 +222,7 @@ class TargetMeasures:
     """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
     """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
-    and ``mae_unflagged``, of these and of the others."""
+    for the flagged structures and ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values; undefined numbers become None."""
@@ -244,10 +251,15 @@ def measure_targets(
     flagged
         Mask of structures that are unlike the ensemble's training data, ``[n]``.
     manifest
-        Level and unit of each target.
+        Manifest that gives level and unit of each target.
     coverage
-        Fraction of true values in the predictions' intervals; intervals of `COVERAGES` are measured
-        too, as far as the calibration had enough structures.
+        Fraction of true values in the predictions' intervals. Intervals of each of `COVERAGES` are
+        measured too, if the calibration had enough structures for them.
+
+    Returns
+    -------
+    dict
+        Measures by name of the target. An extensive target has a second entry, ``NAME per atom``.
     """
     found = {}
     for name, values in predicted.items():

@@ -1,8 +1,8 @@
 """Files of predictions: CSV, Parquet and extended XYZ, whole or not at all.
 
-Predictions first become *parts*: directories of Parquet files that grow chunk by chunk, one for a
-process of its own or many from the GCDs of a site. Files are made of finished parts, because only
-all of them together tell which columns of labels are empty.
+Predictions are first written as *parts*: directories of Parquet files that grow chunk by chunk. A
+single process writes one part, the GCDs of a site write many. The files are made from all finished
+parts, because only all parts together show which columns of labels are empty.
 """
 
 from __future__ import annotations
@@ -49,36 +49,37 @@ _FRAMES = "frames.part"
 _ATTRIBUTES = "PANDAS_ATTRS"
 """Key under which pandas keeps `DataFrame.attrs` in a Parquet file."""
 _ARROW = {"O": pa.string(), "i": pa.int64(), "b": pa.bool_(), "f": pa.float64()}
-"""Arrow's types by the kind of a column; columns of objects hold strings or None."""
+"""Arrow's types by the kind of a column's NumPy type; columns of objects hold strings or None."""
 
 
 class Written(NamedTuple):
-    """Predictions that were written."""
+    """Files of predictions that were written, and counts of their structures."""
 
     files: list[Path]
     structures: int
-    """Number of structures."""
+    """Number of structures in the files."""
     without: int
     """Number of structures that could not be predicted."""
     unlike: int
-    """Number of structures that are predicted, but unlike the data that the ensemble was made
-    with."""
+    """Number of predicted structures that are unlike the ensemble's training or calibration
+    data."""
 
 
 class PredictionFiles:
-    """Files of predictions, which nobody else writes from entering a ``with`` block to leaving it.
+    """Files of predictions, and a context manager that locks them against other writers.
 
     Parameters
     ----------
     paths
-        Files to write, each with one of the :data:`SUFFIXES`. A table of atoms goes to a second
-        file, ``NAME_nodes``; extended XYZ holds both.
+        Files to write, each with one of the :data:`SUFFIXES`. Beside a CSV or Parquet file, a table
+        of atoms goes to a second file, ``NAME_nodes``; extended XYZ holds both.
 
     Raises
     ------
     InputError
-        If a file has another suffix, is in no directory, is the table of atoms of another, or, on
-        entering the block, is being written by another process.
+        If a file has another suffix, its directory does not exist, or it is where the table of
+        atoms beside another file goes. On entering the ``with`` block, if another process writes a
+        file.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -90,7 +91,7 @@ class PredictionFiles:
         self._paths = list(dict.fromkeys(paths))
         tables = [path for path in self._paths if path.suffix != EXTXYZ]
         self.may_write = [*self._paths, *(_beside(path, NODES) for path in tables)]
-        """All files that may be written, tables of atoms too."""
+        """All files that may be written, with the tables of atoms."""
         self.hold_structures = len(tables) < len(self._paths)
         """True if one of the files is extended XYZ."""
         for path in paths:
@@ -116,8 +117,8 @@ class PredictionFiles:
         Raises
         ------
         InputError
-            If that function refuses the input, a file to write is the one that is read, or extended
-            XYZ is to hold a GraphStore.
+            If :func:`open_structures` refuses the input, if a file to write is the file that is
+            read, or if ``data`` is a GraphStore and a file to write is extended XYZ.
         """
         if isinstance(data, (str, os.PathLike)):
             check_keeps_input(Path(data), self.may_write)
@@ -130,20 +131,23 @@ class PredictionFiles:
         return opened
 
     def fill(self, chunks: Iterable[Chunk]) -> Written:
-        """Write predictions, with the same columns each, into the files; returns their numbers."""
+        """Write all predictions to the files, and return the files and counts of structures.
+
+        The tables of all ``chunks`` have the same columns.
+        """
         folder = self._folders[self._paths[0]]
         counts = write_part(folder, chunks)
         return self.join([(folder, 0)], counts)
 
     def join(self, parts: Sequence[tuple[Path, int]], counts: Mapping[str, int]) -> Written:
-        """Write the files from finished parts, one behind the other; files appear only at the end.
+        """Write the files from finished parts in order; the files appear when all are complete.
 
         Parameters
         ----------
         parts
-            Directory of each part, and the number that is added to the numbers of its structures.
+            Directory of each part, and the offset to add to the `graph_id` of its structures.
         counts
-            Numbers of structures in all parts.
+            Counts of structures in all parts, by name of the field of :class:`Written`.
         """
         complete: dict[Path, Path] = {}
         for path, folder in self._folders.items():
@@ -173,24 +177,25 @@ def write_predictions(
     say: Callable[[str], None] = print,
     progress: Progress = lambda done, total: None,
 ) -> Written:
-    """Predict any number of structures into files, in memory that does not grow with them.
+    """Predict structures and write files, in memory that does not grow with their number.
 
     Parameters
     ----------
     ensemble
-        Ensemble that predicts.
+        Ensemble that predicts the structures.
     data, split, members, device, say
         Input and options of :meth:`Ensemble.predict`.
     paths
         Files to write, as for :class:`PredictionFiles`.
     progress
-        Function called with the number of structures, or files of a directory, that are read, and
-        in all.
+        Function called with the number of structures (for a directory: of files) that are done, and
+        the total number, or None if it is unknown.
 
     Raises
     ------
     InputError
-        If :meth:`Ensemble.predict` would refuse, and for extended XYZ of a GraphStore.
+        In the same cases as :meth:`Ensemble.predict` and :class:`PredictionFiles`, and if a
+        GraphStore is to be written as extended XYZ.
     """
     with PredictionFiles([Path(path) for path in paths]) as files:
         opened = files.open(ensemble, data, split)
@@ -201,7 +206,7 @@ def write_predictions(
 
 
 def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
-    """Raise an error if a file to write is the file that is read.
+    """Raise an error if any of the files to write, ``paths``, is the file to read, ``data``.
 
     Raises
     ------
@@ -219,14 +224,14 @@ def write_part(folder: Path, chunks: Iterable[Chunk]) -> dict[str, int]:
     Parameters
     ----------
     folder
-        The directory.
+        Existing directory to write to.
     chunks
-        Predictions, with the same columns each.
+        Predictions in order, whose tables have the same columns.
 
     Returns
     -------
     dict
-        Numbers of structures as in :class:`Written`.
+        Counts of structures, by name of the field of :class:`Written`.
     """
     counts = dict.fromkeys(Written._fields[1:], 0)
     with ExitStack() as stack:
@@ -251,7 +256,11 @@ def write_part(folder: Path, chunks: Iterable[Chunk]) -> dict[str, int]:
 
 @contextmanager
 def _workplace(path: Path) -> Iterator[Path]:
-    """Hold the hidden directory in which a file grows, emptied of what a killed process left."""
+    """Context manager: lock and yield a hidden directory beside ``path``, in which the file grows.
+
+    Files that a killed process left in the directory are deleted first. The directory is deleted at
+    the end.
+    """
     folder = path.with_name(f".{path.name}.writing")
     with ExitStack() as stack:
         try:
@@ -278,7 +287,11 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def _join_tables(parts: Sequence[tuple[Path, int]], path: Path) -> None:
-    """Write tables to CSV or Parquet, without columns that are empty in all of them."""
+    """Join tables in one CSV or Parquet file, without optional columns that are empty in all.
+
+    ``parts`` are Parquet files, each with the offset to add to the `graph_id` of its rows. Optional
+    are the columns of :func:`may_be_absent`.
+    """
     with parquet.ParquetFile(parts[0][0]) as file:
         whole = file.schema_arrow
     empty = may_be_absent(whole.names)
@@ -310,7 +323,7 @@ def _join_tables(parts: Sequence[tuple[Path, int]], path: Path) -> None:
 
 
 def _holds(metadata: Any, name: str) -> bool:
-    """Return whether a column of a Parquet file has values, by the file's own statistics."""
+    """Return True if the column ``name`` of a Parquet file has values, by the file's statistics."""
     place = metadata.schema.names.index(name)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # Groups without rows, of structures without atoms, have no statistics.
@@ -318,7 +331,11 @@ def _holds(metadata: Any, name: str) -> bool:
 
 
 def _join_frames(parts: Sequence[tuple[Path, int]], path: Path) -> None:
-    """Write structures of parts to extended XYZ, with their numbers, which no part can know."""
+    """Join the structures of parts in one extended XYZ file, and add the `graph_id` of each.
+
+    ``parts`` are directories, each with the `graph_id` of its first structure, which a part itself
+    does not know.
+    """
     with path.open("w", encoding="utf-8", newline="\n") as out:
         for part, first in parts:
             with (part / _FRAMES).open(encoding="utf-8", newline="\n") as lines:

@@ -32,12 +32,12 @@ BUDGET = Budget(atoms=2048, edges=32_768)
 
 @dataclass(frozen=True)
 class StructureGraphs:
-    """Graphs of structures, made as those of the training data were.
+    """Converter of structures to graphs like those of the training data.
 
     Parameters
     ----------
     manifest
-        Manifest of the store the members were trained on.
+        Manifest of the store that the members were trained on.
     branch
         Number of the branch (heads of one data set) that predicts the structures; None if there is
         only one.
@@ -48,7 +48,11 @@ class StructureGraphs:
 
     @cached_property
     def known(self) -> frozenset[int]:
-        """Elements of the training data; where they have energies, of the branch's data set."""
+        """Atomic numbers that can be predicted.
+
+        They are those of the branch's data set if its element energies are known, and otherwise
+        those of all training data.
+        """
         if self.branch in (of_branches := self.manifest.statistics.by_branch):
             assert self.branch is not None
             if energies := of_branches[self.branch].element_energies:
@@ -57,7 +61,7 @@ class StructureGraphs:
 
     @property
     def example(self) -> Atoms:
-        """Structure that the members can predict."""
+        """Example of a structure that the members can predict, with two atoms."""
         assert self.manifest.cutoff is not None
         said = dict.fromkeys(self.inputs, 0.0)
         at = [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]]
@@ -65,7 +69,7 @@ class StructureGraphs:
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Names of the numbers, besides atoms, that the networks read of each structure."""
+        """Names of the values that the networks read of each structure besides its atoms."""
         return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
@@ -74,9 +78,9 @@ class StructureGraphs:
         Raises
         ------
         InputError
-            If the structure has an element that the training data do not have, lacks a number that
-            the networks read of each structure, or cannot be a graph. The message has no subject:
-            it begins like "has no atoms".
+            If the structure has an element that the training data do not have, lacks one of
+            :attr:`inputs`, or cannot be a graph. The message has no subject: it begins with a verb,
+            as in "has no atoms".
         """
         if strange := set(atoms.numbers.tolist()) - self.known:
             raise InputError(
@@ -103,13 +107,16 @@ class StructureGraphs:
 
 
 def with_branch(graphs: Data, branch: int, n: int) -> Data:
-    """Add the number of the branch that predicts it to a graph (n = 1), or a batch of n graphs."""
+    """Add the number of the branch that predicts them to one graph, or to a batch of ``n`` graphs.
+
+    ``graphs`` is changed in place and returned; for one graph, ``n`` is 1.
+    """
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
 
 
 def graph_inputs(manifest: Manifest) -> list[str]:
-    """Return names of the numbers of each structure that are in the graphs' key `graph_attr`."""
+    """Return the names of the values in the key `graph_attr` that each graph of a store has."""
     names: list[str] = manifest.provenance.get(GRAPH_ATTR, [])
     return names
 
@@ -117,10 +124,17 @@ def graph_inputs(manifest: Manifest) -> list[str]:
 def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
     """Raise an error if the members read inputs that plain structures do not have.
 
+    Parameters
+    ----------
+    models
+        Networks of the members.
+    trained_on
+        Manifest of the store that the members were trained on.
+
     Raises
     ------
     InputError
-        If they need node features or edges that structures do not have.
+        If a member needs node features or edges that structures do not have.
     """
     models = list(models)
     embeddings = [
@@ -145,9 +159,10 @@ def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) ->
 
 
 def _are_of_structures(trained_on: Manifest) -> bool:
-    """Return whether graphs of a store hold nothing but what graphs of structures do.
+    """Return True if the graphs of a store have only keys that graphs of structures have too.
 
-    This matters for networks of an engine, which do not say which keys they read.
+    This matters for the networks of an engine (external library that builds a network), since it is
+    unknown which keys they read.
     """
     edges = trained_on.keys.get("edge_attr")
     made = {GRAPH_ATTR: GRAPH_ATTR, "pe": ENCODINGS, "rel_pe": ENCODINGS}
@@ -166,7 +181,7 @@ def check_structures(structures: object) -> Sequence[Atoms]:
     Raises
     ------
     InputError
-        If ``structures`` is anything else than ASE structures, or there are none.
+        If ``structures`` is anything else than ASE structures, or is empty.
     """
     if isinstance(structures, Atoms):
         return [structures]
@@ -181,7 +196,10 @@ def check_structures(structures: object) -> Sequence[Atoms]:
 
 
 def current(atoms: Atoms) -> Found:
-    """Return a structure with its values, without a calculator's results of another structure."""
+    """Return a structure with its values, which may be labels.
+
+    Results of its calculator are left out if they belong to another structure, as after a move.
+    """
     calculator = atoms.calc
     # ASE takes any that has the methods it calls.
     tells = hasattr(calculator, "check_state") and hasattr(calculator, "results")
@@ -192,9 +210,9 @@ def current(atoms: Atoms) -> Found:
 
 
 def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
-    """Yield graphs in batches, in order, as many at a time as the budget allows.
+    """Yield batches of graphs, in order, each with as many graphs as the budget allows.
 
-    Each graph is made when it is wanted. A graph beyond the budget gets a batch of its own.
+    ``graphs`` is read lazily. A graph that exceeds the budget gets a batch of its own.
     """
     limits = budget.limits
     waiting: list[Data] = []
@@ -211,12 +229,14 @@ def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
 
 
 def check_store(store: GraphStore, trained_on: Manifest) -> None:
-    """Raise an error if the graphs of a store are not like those the members learnt from.
+    """Raise an error if the graphs of a store are not like those that the members were trained on.
+
+    ``trained_on`` is the manifest of the training store.
 
     Raises
     ------
     InputError
-        If cutoff, features, elements or units differ; the message names the difference.
+        If cutoff, features, elements or units do not match; the message names the difference.
     """
     found = store.manifest
     file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path

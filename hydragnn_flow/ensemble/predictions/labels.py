@@ -20,11 +20,14 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES
 
 _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
-"""Places in Voigt's order of a tensor's nine numbers, row by row."""
+"""Index in Voigt's order of each of a tensor's nine components, row by row."""
 
 
 def labels_of(split: Split, target: str, dim: int) -> Floats:
-    """Return the true values of a target for a split, ``[n, dim]``, n structures or atoms."""
+    """Return the true values of a target for a split, in ``dim`` components, ``[n, dim]``.
+
+    A row belongs to a structure, or to an atom for a node target.
+    """
     return in_components(split.target(target), target, dim)
 
 
@@ -36,14 +39,14 @@ def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.i
 
 
 def has_elements(manifest: Manifest) -> bool:
-    """Return whether the first node feature is the atomic number."""
+    """Return True if the first node feature of a store's graphs is the atomic number."""
     return manifest.node_features[:1] == ["atomic_number"]
 
 
 def in_components(values: Floats, target: str, dim: int) -> Floats:
-    """Return true values ``[n, d]`` in the ``dim`` components that a model predicts, ``[n, dim]``.
+    """Convert true values ``[n, d]`` to the ``dim`` components that a model predicts, ``[n, dim]``.
 
-    A potential predicts the six components of a stress that the data may hold as nine.
+    Only a stress changes: data may have nine components of it, and a potential predicts six.
     """
     if target == STRESS and (values.shape[1], dim) == (9, 6):
         return np.asarray(values[:, VOIGT_PLACES])
@@ -51,7 +54,7 @@ def in_components(values: Floats, target: str, dim: int) -> Floats:
 
 
 def keys_of_label(manifest: Manifest, target: str) -> list[str]:
-    """Return the keys of a target's label in files: that of the training data, then its name."""
+    """Return the keys of a target's label in files: those of the training data, then its name."""
     in_training = [
         (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
     ]
@@ -61,18 +64,19 @@ def keys_of_label(manifest: Manifest, target: str) -> list[str]:
 def every_label(
     structures: Mapping[str, Found], target: str, described: Target, keys: Sequence[str]
 ) -> Floats | None:
-    """Return the true values of a target for all structures ``[n, d]``; None if none has one.
+    """Return the true values of a target for all structures, ``[n, d]``.
 
-    The stress of a structure that is not periodic in three directions is NaN.
+    The result is None if no structure has a label. The stress of a structure that is not periodic
+    in three directions is NaN.
 
     Parameters
     ----------
     structures
-        Structures with all values of their files, by their names in errors.
+        Structures with all values of their files, by their names in error messages.
     target, described
         Name of the target, and its level, dimension and unit in the training data.
     keys
-        Keys of the label in files, at least one; the first that any structure has counts.
+        Possible keys of the label in files. The first that any structure has is used for all.
 
     Raises
     ------
@@ -101,9 +105,10 @@ def every_label(
 def label_of(
     found: Found, target: str, described: Target, keys: Sequence[str]
 ) -> tuple[Floats, str]:
-    """Return a structure's label ``[n, d]`` as in the training data, and the error in it.
+    """Return a structure's label ``[n, d]`` as in the training data, and what is wrong with it.
 
-    The label is NaN if there is none, or it has another shape than the ensemble's predictions.
+    The label is NaN if there is none, or if it has another shape than the ensemble's predictions.
+    What is wrong is told in words, which are empty if nothing is.
 
     Parameters
     ----------
@@ -112,7 +117,7 @@ def label_of(
     target, described
         Name of the target, and its level, dimension and unit in the training data.
     keys
-        Keys of the label; the first that the structure has counts.
+        Possible keys of the label; the first that the structure has is used.
     """
     of_atoms = described.level == "node"
     n = len(found.atoms) if of_atoms else 1
@@ -138,28 +143,28 @@ def label_of(
 
 @dataclass(frozen=True)
 class Branches:
-    """Branches of an ensemble's networks, each of which is the heads of one data set."""
+    """Branches of an ensemble's networks; a branch is the heads for one data set."""
 
     manifest: Manifest
-    """Manifest of the store the members were trained on."""
+    """Manifest of the store that the members were trained on."""
     several: bool
     """True if the networks have more than one branch."""
     data_set: str | None = None
-    """Data set whose branch predicts structures that name no data set."""
+    """Data set whose branch predicts structures that name no data set; None if not chosen."""
 
     @property
     def number(self) -> int | None:
-        """Number of the branch of :attr:`data_set`, or None."""
+        """Number of the branch of :attr:`data_set`; None if no data set was chosen."""
         numbers = {name: number for number, name in self.manifest.data_sets.items()}
         return None if self.data_set is None else numbers[self.data_set]
 
     def check_has(self, name: str) -> None:
-        """Raise an error for a name that is not a data set with a branch.
+        """Raise an error if there is no branch for a data set called ``name``.
 
         Raises
         ------
         InputError
-            If there is no such data set; the message names those there are.
+            If there is no such data set; the message names the data sets that exist.
         """
         known = self.manifest.data_sets
         if not self.several or name not in known.values():
@@ -167,17 +172,18 @@ class Branches:
             raise InputError(f"the ensemble has no branch of a data set {name!r}; {told}")
 
     def check_known(self, store: GraphStore | None = None) -> None:
-        """Raise an error if nothing tells which of several branches is to predict.
+        """Raise an error if it is unknown which of several branches is to predict.
 
         Parameters
         ----------
         store
-            Store to predict; None for structures.
+            Store whose graphs are predicted; None if structures are.
 
         Raises
         ------
         InputError
-            If the graphs name no data set and none was chosen; the message names those there are.
+            If the graphs name no data set and :attr:`data_set` is None; the message names the data
+            sets of the training.
         """
         known = store is not None and self.are_known_to(store)
         if self.several and self.data_set is None and not known:
@@ -190,16 +196,19 @@ class Branches:
             )
 
     def are_known_to(self, store: GraphStore) -> bool:
-        """Return True if graphs of a store name one of the ensemble's data sets.
+        """Return True if each graph of a store names one of the ensemble's data sets.
 
-        That is so if they have branch numbers, and the data sets of store and ensemble have the
-        same names in the same order, or all have none.
+        This is so if the graphs have branch numbers, and the data sets of store and ensemble have
+        the same names in the same order, or no names.
         """
         found = store.manifest
         return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
 
     def given_to(self, batches: Iterable[Batch], store: GraphStore) -> Iterator[Batch]:
-        """Yield batches of a store, each graph with the number of the branch that predicts it."""
+        """Yield the batches of a store; each graph has the number of the branch that predicts it.
+
+        If graphs do not name a data set of the ensemble, the number is added in place.
+        """
         branch = None if self.are_known_to(store) else self.number
         for batch in batches:
             yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
@@ -207,14 +216,16 @@ class Branches:
     def data_sets_of(
         self, store: GraphStore, splits: Sequence[Split]
     ) -> NDArray[np.object_] | None:
-        """Return the data set at whose level each graph is predicted; None if there is only one.
+        """Return the data set at whose level of theory each graph is predicted, ``[n]``.
+
+        The result is None if there is only one data set.
 
         Parameters
         ----------
         store
             Store that the ensemble can predict.
         splits
-            Splits of that store, or parts of them, in order.
+            Splits of the store, or parts of splits, in order.
         """
         if self.data_set is None or self.are_known_to(store):
             return data_sets_said(splits, self.manifest)
@@ -226,12 +237,12 @@ class Branches:
 
 
 def data_sets_said(splits: Sequence[Split], manifest: Manifest) -> NDArray[np.object_] | None:
-    """Return the name of each graph's data set, ``[n]``; None if there is only one.
+    """Return the name of the data set that each graph names, ``[n]``; None if there is only one.
 
     Parameters
     ----------
     splits
-        Splits of a store like that of the manifest, in order.
+        Splits, in order, of a store with the data sets of the training store.
     manifest
         Manifest of the training store.
     """

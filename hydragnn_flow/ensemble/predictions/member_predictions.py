@@ -2,7 +2,7 @@
 
 Structures and graphs of stores are predicted some at a time, so that memory does not grow with
 their number. All members read each batch, so that graphs are built once. The results are every
-member's predictions, with labels and remarks. Tables, evaluation and selection are made of them.
+member's predictions, with labels and remarks. Tables, evaluation and selection use these results.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from hydragnn_flow.models.geometry import STRESS
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 CHUNK = 1024
-"""Number of structures that are predicted, laid out and written together. A part of `predict
---site` begins at a multiple of it in its file or split. So a file or split has the same batches as
-in one process, and the same predictions to the last digit. In a directory other files are read
-together, and the last digits differ."""
+"""Number of structures that are predicted, laid out in tables and written together. A part of
+`predict --site` begins at a multiple of this number in its file or split. So a single file or a
+split has the same batches as in one process, and the same predictions to the last digit. Files of a
+directory may be grouped differently into batches, and the last digits may differ."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +66,28 @@ class Predicted:
     """Some structures, with every member's predictions for them."""
 
     origins: Mapping[str, Column]
-    """First columns of their tables by name: the origin of each structure."""
+    """First columns of the structures' tables, by name: the origin of each structure."""
     n_atoms: NDArray[np.int64]
     """Number of atoms of each structure, ``[n]``."""
     numbers: NDArray[np.int64] | None
-    """Atomic numbers of the atoms of all structures; None if nodes are not atoms."""
+    """Atomic number of each atom of all structures in order; None if nodes are not atoms."""
     data_sets: NDArray[np.object_] | None
-    """Name of the data set at whose level each is predicted; None where there is but one."""
+    """Name of the data set at whose level of theory each structure is predicted, ``[n]``; None if
+    there is only one data set."""
     members: dict[str, Floats]
-    """Output -> ``[n_members, n, d]``; NaN where a structure has no prediction."""
+    """Predictions of the members ``[n_members, n, d]`` by name of the output; NaN for structures
+    that cannot be predicted."""
     labels: dict[str, Floats]
-    """True values of the targets that may have some, target -> ``[n, d]``; NaN where unknown."""
+    """True values ``[n, d]`` by name of the target; NaN where unknown. Targets of a store that has
+    no such labels are absent."""
     refusals: list[str]
-    """Reason why each structure has no prediction; empty for others."""
+    """Reason why each structure cannot be predicted; empty if it can be."""
     remarks: list[str]
-    """Notes on how each structure differs from the training data; empty where it does not."""
+    """Note on how each structure differs from the training data; empty if it does not."""
     doubts: list[str]
-    """Errors in the labels of each structure; empty where there is none."""
+    """Errors found in the labels of each structure, in words; empty if there are none."""
     structures: list[Atoms] | None = None
-    """ASE structures; None for graphs of a store."""
+    """ASE structures in order; None for graphs of a store."""
 
 
 def predict_members(
@@ -95,17 +98,17 @@ def predict_members(
     say: Callable[[str], None] = print,
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Predicted]:
-    """Predict structures with every member, at most :data:`CHUNK` at a time.
+    """Yield the predictions of every member, for at most :data:`CHUNK` structures at a time.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
     opened
-        Input as :func:`open_structures` returns it. Structures of files and lists are numbered from
-        0.
+        Input as :func:`open_structures` returns it. The `graph_id` of structures of files and lists
+        begins at 0.
     pieces
-        Parts of the input to predict; all of it if None.
+        Parts of the input to predict; None for all of it.
     say, progress
         Functions of :meth:`.Files.records`, whose errors are raised here too.
     """
@@ -125,7 +128,7 @@ def predict_members(
 
 
 def predict_all(ensemble: Committee, records: Mapping[str, Record]) -> Predicted:
-    """Predict structures in one go, and refuse all if one has no prediction.
+    """Predict structures in one go, and raise an error if any of them cannot be predicted.
 
     Parameters
     ----------
@@ -137,7 +140,8 @@ def predict_all(ensemble: Committee, records: Mapping[str, Record]) -> Predicted
     Raises
     ------
     InputError
-        If a structure has an element the ensemble never saw, or cannot be a graph.
+        If a structure has an element that the ensemble was not trained on, or cannot be a graph, or
+        if the ensemble needs more than structures.
     """
     ensemble.check_reads_structures()
     found = predict_records(ensemble, list(records.values()))
@@ -162,13 +166,14 @@ def predict_graphs(
     ensemble
         Ensemble whose members predict.
     store
-        Store that the ensemble can read.
+        Store that the ensemble can predict.
     splits
-        Splits of the store, or parts of them, in order.
+        Splits of the store, or parts of splits, in order.
     origins
         First columns of the tables, by name.
     known
-        Members' predictions ``[n_members, n, d]`` by output, if they were made before.
+        Members' predictions ``[n_members, n, d]`` by name of the output, if they were made before;
+        None to make them.
     """
     targets, of_atoms = store.manifest.targets, has_elements(store.manifest)
     labels: dict[str, list[Floats]] = {
@@ -208,16 +213,16 @@ def predict_graphs(
 
 
 def predict_records(ensemble: Committee, records: Sequence[Record], first: int = 0) -> Predicted:
-    """Predict structures in one go; ``refusals`` names those that cannot be predicted.
+    """Predict structures in one go; those that cannot be predicted have a reason in ``refusals``.
 
     Parameters
     ----------
     ensemble
         Ensemble that reads structures.
     records
-        Structures to predict.
+        Structures to predict, in order.
     first
-        Number of the first structure.
+        Value of `graph_id` for the first structure.
     """
     structures = [record.atoms for record in records]
     refusals = [record.fault or "" for record in records]
@@ -276,11 +281,13 @@ def lay_out(
     Parameters
     ----------
     ensemble
-        Ensemble that predicted.
+        Ensemble whose members predicted.
     some
         Members' predictions for some structures.
-    with_members, with_structures
-        True to add every member's prediction; true to add structures beside the tables.
+    with_members
+        True to add every member's prediction to the tables.
+    with_structures
+        True to add structures that carry their predictions, beside the tables.
     """
     n_atoms = some.n_atoms
     distributions = ensemble.distributions(some.members, n_atoms, some.numbers, some.data_sets)
@@ -328,7 +335,10 @@ def _in_store(
 
 
 def _outputs(ensemble: Committee, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
-    """Return members' outputs ``[n_members, n, d]`` by name, and a note on each graph."""
+    """Return members' outputs ``[n_members, n, d]`` by name, and a note on each graph.
+
+    A note tells how a graph differs from the training data, and is empty if it does not.
+    """
     notes: list[str] = []
 
     def noted() -> Iterator[Batch]:
@@ -342,9 +352,10 @@ def _outputs(ensemble: Committee, batches: Iterable[Batch]) -> tuple[dict[str, F
 def _missing(
     targets: Mapping[str, TargetValues], n_atoms: NDArray[np.int64]
 ) -> tuple[list[str], NDArray[np.bool_]]:
-    """Return notes on targets without a finite prediction, and the mask of lost structures.
+    """Return notes on targets without a finite prediction, and a mask of structures that lack one.
 
-    A structure without three periodic directions has no stress, which is noted but no loss.
+    There is a note on each structure, empty if it lacks nothing. A structure that is not periodic
+    in three directions has no stress; this is noted, but the mask is False.
     """
     of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
     notes, is_lost = [""] * len(n_atoms), np.zeros(len(n_atoms), dtype=bool)

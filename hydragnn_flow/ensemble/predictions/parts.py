@@ -45,15 +45,15 @@ _PATIENCE = 3600.0
 
 
 class Part(NamedTuple):
-    """Structures that one worker predicts: a range of a file or split, or several whole ones."""
+    """Structures that one worker predicts: a range of a file or split, or whole files or splits."""
 
     pieces: tuple[Piece, ...]
     structures: int
-    """Number of structures; a file whose structures cannot be counted is taken for one."""
+    """Number of structures; a file whose structures cannot be counted counts as one."""
 
     @property
     def what(self) -> str:
-        """Words for messages that name the structures of the part."""
+        """Words that name the structures of the part in messages."""
         first, last = self.pieces[0], self.pieces[-1]
         if first.stop is not None:
             return f"structures {first.start} to {first.stop - 1} of {first.name}"
@@ -62,25 +62,28 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options that decide what is predicted from given structures; workers get them as JSON."""
+    """Options of a prediction, on which its results depend; workers receive them as JSON."""
 
     run: str
     """Directory that the ensemble is loaded from."""
     ensemble: str
-    """Digest of the ensemble's files."""
+    """Digest of the ensemble's files, from :func:`digest_of_ensemble`."""
     without: tuple[int, ...]
-    """Members that are left out."""
+    """Numbers of the members that are left out."""
     coverage: float
+    """Fraction of true values in the intervals."""
     data_set: str | None
+    """Data set whose branch (heads) predicts structures that name no data set, or None."""
     data: str
-    """Path of the structures."""
+    """Path of the structures, or of a GraphStore."""
     split: str | None
+    """Split of a GraphStore to predict; None for all."""
     members: bool
     """True to write every member's prediction too."""
     structures: bool
     """True to write the structures too, for extended XYZ."""
     outs: tuple[str, ...]
-    """Files that predictions are written to; they are not read as input."""
+    """Files that predictions are written to, which are not read as input."""
 
 
 class OtherParts(InputError):
@@ -88,7 +91,10 @@ class OtherParts(InputError):
 
 
 def digest_of_ensemble(run: str | Path) -> str:
-    """Return the digest of all files that an ensemble predicts with."""
+    """Return a digest that changes with any file that the ensemble of a run predicts with.
+
+    ``run`` is the directory of a finished run or of an exported ensemble.
+    """
     folder, digest = ensemble_folder(run), hashlib.blake2b(digest_size=16)
     for file in filter(Path.exists, (folder / CHECKSUMS, folder / CALIBRATION)):
         with open_regular(file) as opened:
@@ -97,24 +103,24 @@ def digest_of_ensemble(run: str | Path) -> str:
 
 
 def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[Path, Part]:
-    """Return the parts of a prediction in order, by the plan on disk or else by a new one.
+    """Return the parts of a prediction in order, by the plan on disk if it fits, or by a new one.
 
     Parameters
     ----------
     folder
-        Directory of the prediction.
+        Directory that holds the plan and the parts of the prediction.
     asked
         Options of the prediction.
     opened
-        Input of the prediction.
+        Structures or graphs to predict.
     gcds
         Number of GCDs to spread a new plan over.
 
     Returns
     -------
     dict
-        Directory of each part -> part. All are in one directory, which only this plan has: a worker
-        that outlives its driver may still finish a part of an earlier one.
+        Parts by their directories. These are in a subdirectory that no other plan uses, since a
+        worker that outlives its driver may still write a part of an earlier plan.
 
     Raises
     ------
@@ -149,20 +155,21 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
 def finished(folder: Path, plan: str = "") -> set[str]:
     """Return the names of finished parts in a directory.
 
-    If ``plan`` is given, it is the pattern of subdirectories that are searched instead.
+    ``plan`` is a glob pattern of the subdirectories of ``folder`` to search; if empty, ``folder``
+    itself is searched.
     """
     return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 
 def per_part(structures: int, gcds: int) -> int:
-    """Return the number of structures of a part: a multiple of :data:`CHUNK`.
+    """Return the number of structures that a part should have, a multiple of :data:`CHUNK`.
 
     Parameters
     ----------
     structures
-        Number of all structures.
+        Number of structures in all parts together.
     gcds
-        Number of GCDs that predict.
+        Number of GCDs that predict parts at the same time.
     """
     chunks = -(-structures // (CHUNK * _PARTS_PER_GCD * gcds))
     return CHUNK * min(max(chunks, 1), _MOST_CHUNKS)
@@ -171,13 +178,13 @@ def per_part(structures: int, gcds: int) -> int:
 def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
     """Divide files, or splits of a store, into parts, in their order.
 
-    Files that are larger than a part are cut, and each of their pieces is a part of its own.
-    Smaller files are collected until a part has ``most`` structures or more.
+    A file with more than ``most`` structures is cut, and each piece of it is a part. Smaller files
+    are collected until a part has ``most`` structures or more.
 
     Parameters
     ----------
     sizes
-        Name and number of structures of each; None if it is not known.
+        Name of each file or split, and its number of structures; None if the number is unknown.
     most
         Number of structures of a full part.
     """
@@ -207,27 +214,32 @@ def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
 
 
 def request_of(part: Part, directory: Path, asked: Asked, device: str) -> dict[str, Any]:
-    """Return the request for :func:`predict_part`, as plain values for another process."""
+    """Return the argument of :func:`predict_part`, as plain values for another process.
+
+    ``directory`` is where the part will be written, ``device`` torch's name of the device.
+    """
     about = {"what": part.what, "directory": str(directory), "pieces": part.pieces}
     return {**about, "device": device, "asked": asdict(asked)}
 
 
 def predict_part(request: Mapping[str, Any]) -> None:
-    """Predict a part into its directory, unless that is there already.
+    """Predict a part and write it to its directory, unless that directory exists.
 
-    Structures are numbered from 0 in each part.
+    The `graph_id` of structures from files begins at 0 in each part.
 
     Parameters
     ----------
     request
-        Arguments that :func:`request_of` made.
+        Plain values that :func:`request_of` returned.
 
     Raises
     ------
     InputError
-        If the structures or the ensemble are at fault.
+        If the structures cannot be read, or the ensemble has changed since it was planned.
     FileNotFoundError
-        If this node does not see one of the directories.
+        If this node does not see the run, the structures, or the directory of the parts.
+    RuntimeError
+        If this node cannot load the ensemble.
     """
     target, asked = Path(request["directory"]), Asked(**request["asked"])
     data = Path(asked.data)
@@ -261,17 +273,24 @@ def predict_part(request: Mapping[str, Any]) -> None:
 def results_of(
     parts: Mapping[Path, Part], opened: Graphs | Files
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
-    """Return what `PredictionFiles.join` needs of finished parts.
+    """Return the two arguments of `PredictionFiles.join` for finished parts.
 
-    These are the directory of each part with the number of its first structure, and the numbers of
-    structures in all parts. Skipped files are added to those of ``opened``.
+    In place, files that were skipped in the parts are added to ``opened.passed_over``. Parts that
+    begin in a file whose rest was skipped are left out.
 
     Parameters
     ----------
     parts
-        Directories of the parts, in order.
+        Finished parts by their directories, in order.
     opened
-        Input of the prediction. Structures of files are numbered through all parts.
+        Structures or graphs that were predicted.
+
+    Returns
+    -------
+    parts, counts
+        Directory of each part, with the offset that turns the `graph_id` of its structures into one
+        over all parts (0 for graphs of a store); and counts of structures in all parts, by name as
+        in :class:`~hydragnn_flow.ensemble.predictions.files.Written`.
     """
     used: list[tuple[Path, int]] = []
     totals = dict.fromkeys(Written._fields[1:], 0)
@@ -288,9 +307,10 @@ def results_of(
 
 
 def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
-    """Yield the chunks; if one does not come, end this process: another predicts its part.
+    """Yield the chunks, and end this process if it waits for a chunk longer than an hour.
 
-    A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.
+    A GPU or a file system that hangs would otherwise hold up the whole prediction for ever. Another
+    process then predicts the part.
     """
     try:
         faulthandler.dump_traceback_later(_PATIENCE, exit=True, file=2)
@@ -302,7 +322,7 @@ def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
 
 
 def _digest_of_data(opened: Graphs | Files) -> str:
-    """Return a digest of the names, sizes and times of all files."""
+    """Return a digest of the names, sizes and modification times of all files of the input."""
     digest = hashlib.blake2b(str(opened.path.resolve()).encode(), digest_size=16)
     for file in opened.files():
         about = file.stat() if file.exists() else None  # a broken link is no structure

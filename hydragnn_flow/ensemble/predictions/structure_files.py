@@ -36,41 +36,43 @@ from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
 
 _NAMES = (ID, "material_id", "structure_id", "identifier", "name")
-"""Keys by which files and `Atoms.info` name a structure; the first that is there counts."""
+"""Keys under which files and `Atoms.info` may have the name of a structure; the first found is
+used."""
 _NAMED = 20
-"""Unreadable files that are named one by one."""
+"""Maximum number of unreadable files that messages list."""
 _COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
-"""Endings of files whose structures can be counted, and entered in the middle."""
+"""Suffixes of files whose structures can be counted without reading them, and read from the middle
+on."""
 _STRANGE = "not structure files"
 _WRITTEN = "predictions are written to it"
 
 Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
 
 Progress = Callable[[int, int | None], None]
-"""Function called with the number of structures, or of files of a directory, that are done, and in
-all; None if that is unknown."""
+"""Function called with the number of structures (for a directory: of files) that are done, and the
+total number, or None if it is unknown."""
 
 
 class Piece(NamedTuple):
-    """Structures that lie together: in a file, or in a split of a store."""
+    """Range of structures in a file, or in a split of a store."""
 
     name: str
     """Name of the file or split."""
     start: int = 0
-    """Number of the first structure, from 0."""
+    """Index of the first structure, from 0."""
     stop: int | None = None
-    """Number after the last structure; None for the end of the file or split."""
+    """Index after the last structure; None for the end of the file or split."""
 
 
 class Record(NamedTuple):
-    """A structure to predict."""
+    """Structure to predict, with its values and origin."""
 
     found: Found
     """Structure with all values that its file or calculator holds."""
     file: str | None = None
-    """Name of its file, if it comes from one."""
+    """Name of the structure's file; None if it does not come from a file."""
     frame: int = 0
-    """Number of the structure in that file, from 0."""
+    """Index of the structure in the file, from 0."""
 
     @property
     def atoms(self) -> Atoms:
@@ -79,7 +81,8 @@ class Record(NamedTuple):
 
     @property
     def fault(self) -> str | None:
-        """Reason why no ensemble can predict the structure; None if there is none."""
+        """Reason why no ensemble can predict the structure, such as a site that is partly occupied;
+        None if there is no such reason."""
         if self.file is None:
             return None  # occupancies may be those of the file that it was once made of
         try:
@@ -90,11 +93,11 @@ class Record(NamedTuple):
 
 
 class Graphs(NamedTuple):
-    """Graphs of a store, which an ensemble can predict."""
+    """Graphs of a store that an ensemble can predict."""
 
     store: GraphStore
     splits: Sequence[GraphSplit]
-    """Requested splits that hold graphs."""
+    """Requested splits, without empty ones."""
 
     @property
     def path(self) -> Path:
@@ -106,26 +109,26 @@ class Graphs(NamedTuple):
         return sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
 
     def sizes(self) -> Iterator[tuple[str, int]]:
-        """Return the name of each split, and its number of graphs."""
+        """Return an iterator over the name of each split and its number of graphs."""
         return ((one.name, len(one)) for one in self.splits)
 
 
 class Files:
-    """A file that ASE reads, or the files right in a directory.
+    """Structures of a file that ASE reads, of a table, or of all files directly in a directory.
 
-    Files come in the order in which training reads them: ``run-2`` before ``run-10``.
+    Files of a directory have the order in which training reads them: ``run-2`` before ``run-10``.
 
     Parameters
     ----------
     path
-        File or directory.
+        Path of the file or directory.
     column
-        Column of the structures, if the file is a table as the training data were.
+        Column of the structures, if the file is a table like the training data; None otherwise.
     but
         Files of the directory that are not read, because results are written to them.
     inputs
-        Names of numbers that the networks read of each structure besides its atoms. If a table or
-        database holds them elsewhere, they are copied to `Atoms.info`.
+        Names of the values that the networks read of each structure besides its atoms. A value that
+        a table or database has elsewhere is copied to `Atoms.info`.
     """
 
     def __init__(
@@ -138,13 +141,13 @@ class Files:
         self.path = path
         self.is_directory = path.is_dir()
         self.passed_over: dict[str, str] = {}
-        """Reason for skipping a file of the directory, or the rest of it, by name."""
+        """Reason for skipping a file of the directory, or the rest of a file, by its name."""
         self._column, self._inputs = column, inputs
         here = path.resolve()
         self._but = {file.name for file in but if file.parent.resolve() == here}
 
     def names(self) -> list[str]:
-        """Return the names of the files, in order; some may hold no structures."""
+        """Return the names of the files, in order; some files may hold no structures."""
         if not self.is_directory:
             return [self.path.name]
         with os.scandir(self.path) as entries:
@@ -152,11 +155,13 @@ class Files:
         return sorted(names, key=lambda name: natural_order(Path(name)))
 
     def files(self) -> list[Path]:
-        """Return the files that are read."""
+        """Return the paths of the files to read."""
         return [self._file(name) for name in self.names() if self._is_input(name)]
 
     def sizes(self) -> Iterator[tuple[str, int | None]]:
-        """Return the name of each file, and its number of structures if that is soon known.
+        """Yield the name of each file, and its number of structures.
+
+        The number is None if only reading the file would tell it, or if the file is not read.
 
         Raises
         ------
@@ -170,20 +175,20 @@ class Files:
     def records(
         self, say: Callable[[str], None], progress: Progress = lambda done, total: None
     ) -> Iterator[Record]:
-        """Read all structures, one after the other.
+        """Read and yield all structures.
 
         Parameters
         ----------
         say
             Function called, at the end, with lines on skipped files of a directory.
         progress
-            Function called with the number of structures, or files of a directory, that are read,
-            and in all.
+            Function called before each structure with the number of structures (for a directory: of
+            files) that are done, and the total number, or None if it is unknown.
 
         Raises
         ------
         InputError
-            If the file cannot be read, or the directory holds none that can.
+            If the file cannot be read, or no file of the directory can be.
         """
         names, read = self.names(), 0
         total = None if self._column is not None or self.is_directory else self._count(names[0])
@@ -195,12 +200,15 @@ class Files:
         self.tell_passed_over(read, say)
 
     def read(self, piece: Piece) -> Iterator[Record]:
-        """Read the structures of a piece; a file of a directory without any is skipped.
+        """Read and yield the structures of a piece.
+
+        A file of a directory that cannot be read, or to which predictions are written, is skipped,
+        and the reason added to :attr:`passed_over`.
 
         Raises
         ------
         InputError
-            If a file that is not in a directory cannot be read.
+            If :attr:`path` is a file, not a directory, and cannot be read.
         """
         name, start, stop = piece
         file, why = self._file(name), _STRANGE
@@ -218,7 +226,7 @@ class Files:
         self.passed_over[name] = why
 
     def tell_passed_over(self, structures: int, say: Callable[[str], None]) -> None:
-        """Report the skipped files of a directory, when all is read.
+        """Report the skipped files of a directory, after all structures are read.
 
         Parameters
         ----------
@@ -230,7 +238,7 @@ class Files:
         Raises
         ------
         InputError
-            If a directory had no structures.
+            If :attr:`path` is a directory and ``structures`` is 0.
         """
         lines = list(self._passed_over())
         if self.is_directory and not structures:
@@ -246,7 +254,7 @@ class Files:
         return not self.is_directory or not (name.startswith(".") or name in self._but)
 
     def _count(self, name: str) -> int | None:
-        """Return the number of structures in a file; None if only reading all would tell."""
+        """Return the number of structures in a file; None if only reading all would tell it."""
         if self._column is not None:
             return count_rows(self.path)
         return count_structures(self._file(name))
@@ -287,16 +295,16 @@ def open_path(
         File that ASE reads, directory of such files, GraphStore, or table of structures if the
         training data were one.
     trained_on
-        Manifest of the store the members were trained on.
+        Manifest of the store that the members were trained on.
     split
-        Name of a split; only a GraphStore has splits.
+        Name of a split, or None; only a GraphStore has splits.
     but
         Files of a directory that are not read.
 
     Raises
     ------
     InputError
-        If nothing is at the path, or a split is named and it is no GraphStore.
+        If nothing is at the path, or if a split is named and the path is not that of a GraphStore.
     """
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
@@ -321,9 +329,9 @@ def open_structures(
     Parameters
     ----------
     ensemble
-        Ensemble that is to predict.
+        Ensemble that is to predict the input.
     data
-        ASE structures, a path of them, or an open GraphStore.
+        ASE structures, the path of structures or of a GraphStore, or an open GraphStore.
     split
         Name of the split of a GraphStore; None for all splits, in the order of the store.
     but
@@ -358,9 +366,10 @@ def open_structures(
 def readable_records(
     ensemble: Committee, files: Files, say: Callable[[str], None] = print
 ) -> dict[str, Record]:
-    """Return all structures of files at once, by their names in messages.
+    """Read all structures of files into memory, and return them by their names in messages.
 
-    Structures of a directory that cannot be predicted are left out, and reported to ``say``.
+    Structures of a directory that cannot be predicted are left out, and reported by calls of
+    ``say``. A single file keeps such structures.
 
     Raises
     ------
@@ -380,12 +389,14 @@ def readable_records(
 
 
 def store_records(store: GraphStore) -> dict[str, Record]:
-    """Return the structures of a store by name, without labels; each has its split as file.
+    """Return the structures of a store by their names in messages, without labels.
+
+    In a record, ``file`` is the name of the split and ``frame`` the `graph_id`.
 
     Raises
     ------
     InputError
-        If its nodes are no atoms.
+        If the nodes of the graphs are not atoms.
     """
     if not has_elements(store.manifest):
         raise InputError(
@@ -412,9 +423,9 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     Parameters
     ----------
     records
-        Structures of some rows.
+        Structures of the rows, in order.
     first
-        Number of the first among all that are predicted.
+        Value of `graph_id` for the first structure; the next ones count up.
     """
     columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
     if any(record.file is not None for record in records):
@@ -425,7 +436,11 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
-    """Return structures by their names in messages: files at ``path``, or else numbers."""
+    """Return structures by their names in messages.
+
+    A name consists of the file of the structure, at or in ``path``, and its index in the file. If
+    ``path`` is None, it is the index in ``records``, such as `structure 0`.
+    """
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
     folder = path if path.is_dir() else path.parent
@@ -439,7 +454,10 @@ def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Re
 
 @contextmanager
 def naming(path: Path, names: Iterable[str]) -> Iterator[None]:
-    """Prefix an `InputError` of the block with a path, unless it begins with one of the names."""
+    """Context manager: prefix an `InputError` raised inside it with ``path``.
+
+    An error that begins with one of ``names`` is left as it is.
+    """
     try:
         yield
     except InputError as error:

@@ -37,7 +37,7 @@ _OF_DISTRIBUTION = ("mean", "std", "spread", "epistemic_std", "aleatoric_std", "
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of an ensemble for some structures, in their order.
+    """Predictions of an ensemble for some structures, in the order of the structures.
 
     Units of the columns, the names of each target's components and the coverage of the intervals
     are in ``DataFrame.attrs``.
@@ -46,30 +46,31 @@ class Predictions:
     graphs: pd.DataFrame
     """Table with a row per structure: `graph_id`, then the columns of each graph target.
 
-    Graphs from several splits of a store have a column `split` before it. If several data sets were
-    trained on, `data_set` names the branch that predicts a structure. Structures from files have
-    `file` and `frame`, those not from a store `formula`, and those with their own name `id`. The
-    column `note` says what is wrong with a structure, and is empty otherwise. Predictions that
-    could not be made are NaN. The column `flagged` is true where there is no prediction, or the
-    structure is unlike the ensemble's training data.
+    Graphs from several splits of a store have a column `split` before `graph_id`. If several data
+    sets were trained on, `data_set` names the one whose branch predicts a structure. Structures
+    from files have the columns `file` and `frame`, structures that are not from a store `formula`,
+    and structures that have a name `id`. The column `note` says what is wrong with a structure, and
+    is empty otherwise. Predictions that could not be made are NaN. The column `flagged` is true if
+    there is no prediction, or if the structure is unlike the ensemble's training data.
     """
     nodes: pd.DataFrame | None
-    """Table with a row per atom: the same columns without `note` and `flagged`, `node_index`, then
-    those of each node target; or None."""
+    """Table with a row per atom: the columns of the structure's origin as in ``graphs``,
+    `node_index`, then the columns of each node target. None without node targets."""
 
     def by_name(self) -> dict[str, pd.DataFrame]:
-        """Return the tables by the suffix of their file names: none, or `_nodes`."""
+        """Return the tables by the suffix of their files' stems: empty for ``graphs``, `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
     def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all.
 
-        There is one file per table and suffix; their paths are returned.
+        There is one file per table and suffix. The paths of the files are returned.
 
         Raises
         ------
         InputError
-            If a suffix is neither `.csv` nor `.parquet`, or there is no such directory.
+            If a suffix is neither `.csv` nor `.parquet`, or the directory of ``stem`` does not
+            exist.
         """
         written = []
         for suffix, (name, table) in product(suffixes, self.by_name().items()):
@@ -94,27 +95,28 @@ class Chunk(NamedTuple):
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
-    """Structures that carry their predictions, if they were requested."""
+    """Structures that carry their predictions; empty unless requested."""
     without: int = 0
     """Number of structures that could not be predicted."""
     unlike: int = 0
-    """Number of predicted structures that are unlike the data that the ensemble was made with."""
+    """Number of predicted structures that are unlike the ensemble's training or calibration
+    data."""
 
 
 class TargetValues(NamedTuple):
-    """A target's predictions for some structures."""
+    """Predictions of one target for some structures, with true values."""
 
     described: Target
-    """Level, components and unit."""
+    """Level, number of components and unit of the target."""
     predicted: Distribution
-    """Arrays ``[n, d]``."""
+    """Combined predictions, as arrays ``[n, d]``."""
     labels: Floats | None = None
-    """True values ``[n, d]``, NaN where unknown; None where no structure may have one."""
+    """True values ``[n, d]``, NaN where unknown; None if the input cannot have any."""
     members: Mapping[int, Floats] = {}
-    """Predictions ``[n, d]`` of members by number, where they are wanted."""
+    """Predictions ``[n, d]`` of each member by its number; empty unless they are to be written."""
 
     def arrays(self) -> dict[str, Floats]:
-        """Return all arrays to write, ``[n, d]``, by the suffix of their columns."""
+        """Return all arrays to write, ``[n, d]``, by the suffix of their columns' names."""
         arrays = {f"_{name}": getattr(self.predicted, name) for name in _OF_DISTRIBUTION}
         if self.labels is not None:
             arrays = {"": self.labels, ERROR: self.predicted.mean - self.labels} | arrays
@@ -139,13 +141,13 @@ def build_tables(
     n_atoms
         Number of atoms of each structure, in the order of the input.
     targets
-        Values of each target.
+        Predictions and true values by name of the target.
     coverage
         Fraction of true values in the intervals.
     notes
-        Problems of each structure in words; mostly empty.
+        Note on each structure, which is empty if nothing is wrong.
     flagged
-        Mask of structures whose predictions are not reliable.
+        Mask ``[n_structures]``, True where predictions are missing or not reliable.
     """
     of_graphs = {name: _column(values) for name, values in origins.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
@@ -182,7 +184,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def may_be_absent(columns: Iterable[object]) -> list[str]:
-    """Return the columns that a table omits if they are empty: `id`, labels and errors."""
+    """Return those of a table's columns that are omitted if empty: `id`, labels and errors."""
     known = [str(name) for name in columns]
     labels = {name for name in known if f"{name}{ERROR}" in known}
     return [name for name in known if name == ID or name.removesuffix(ERROR) in labels]
@@ -204,17 +206,20 @@ def component_names(target: str, dim: int) -> list[str]:
 
 
 def _column(values: Column) -> NDArray[Any]:
-    """Convert strings to objects: string arrays are as wide as their longest entry."""
+    """Return a column as an array, of objects for strings.
+
+    In an array of strings, each entry would take as much memory as the longest.
+    """
     column = np.asarray(values)
     return column.astype(object) if column.dtype.kind in "US" else column
 
 
 def extended_xyz(structures: Sequence[Atoms]) -> str:
-    """Return structures with their results, information and columns as text in extended XYZ.
+    """Return the text of structures in extended XYZ, with their results, `info` and `arrays`.
 
-    The format ends a structure's information at a line break and a cell of a column at a blank:
-    line breaks become blanks, and columns are left out that have blank or empty words, complex
-    numbers or tensors.
+    In this format a line break ends the `info` of a structure, and a blank ends a value of an
+    array. So line breaks in `info` become blanks. Arrays are left out whose strings are empty or
+    contain blanks, whose numbers are complex, or which have more than two axes.
     """
     text = StringIO()
     ase.io.write(text, [_writable(atoms) for atoms in structures], format="extxyz")
@@ -228,14 +233,16 @@ def with_predictions(
 ) -> list[Atoms]:
     """Return copies of structures, without calculators, with their predictions.
 
+    Predictions of graph targets are in `info`, those of node targets in `arrays`.
+
     Parameters
     ----------
     structures
         Structures that were predicted.
     said
-        Words and numbers of each structure for its `info`, by name; nothing where empty.
+        Columns with an entry of each structure for its `info`, by name; empty entries are left out.
     targets
-        Values of each target: in `info`, or those of atoms in `arrays`.
+        Predictions and true values by name of the target.
     """
     ends = np.cumsum([len(atoms) for atoms in structures])
     values = [(name, one.described.level == "node", one.arrays()) for name, one in targets.items()]

@@ -42,30 +42,31 @@ class CalibrationData:
     """Data for calibration: the members' predictions for labelled structures."""
 
     members: Mapping[str, Floats]
-    """Predictions ``[n_members, n, d]`` by output."""
+    """Predictions ``[n_members, n, d]`` by name of the output."""
     references: Mapping[str, Floats]
-    """True values ``[n, d]`` by target."""
+    """True values ``[n, d]`` by name of the target."""
     weights: Floats
-    """Weights of the members, fitted without each fold, ``[n_folds, n_members]``."""
+    """Weights of the members, ``[n_folds, n_members]``; a row is fitted without its fold."""
     fold: NDArray[np.int64]
-    """Fold of each structure, ``[n]``."""
+    """Index of the cross-validation fold of each structure, ``[n]``."""
     n_atoms: NDArray[np.int64]
     """Number of atoms of each structure, ``[n]``."""
     manifest: Manifest
-    """Level of each target, and whether it is a sum over atoms."""
+    """Manifest that gives the level of each target, and whether it is a sum over atoms."""
     coverage: float
-    """Fraction of true values for which intervals will be used most."""
+    """Fraction of true values in the intervals that will be used most."""
     median: bool = False
     """True if the members are combined by their median."""
     numbers: NDArray[np.int64] | None = None
-    """Atomic numbers, where nodes are atoms."""
+    """Atomic number of each atom of all structures in order; None if nodes are not atoms."""
     data_sets: NDArray[np.object_] | None = None
     """Name of the data set of each structure; None if there is only one."""
 
     def calibrations(self) -> dict[str, Calibration]:
-        """Return calibrations by target, fitted on all structures, for targets that have labels.
+        """Return the calibration of each target that has labels, by name of the target.
 
-        Each also holds own calibrations for the data sets with enough structures for intervals.
+        It is fitted on all structures. With several data sets, its ``by_data_set`` has calibrations
+        fitted on one data set each, for those with enough structures for intervals of ``coverage``.
         """
         found = {}
         names = [] if self.data_sets is None else [*dict.fromkeys(self.data_sets)]
@@ -78,7 +79,10 @@ class CalibrationData:
         return found
 
     def _calibration(self, name: str, data_set: str | None = None) -> Calibration | None:
-        """Fit the calibration of a target, to one data set or to all; None without labels."""
+        """Fit the calibration of the target ``name`` on the structures of a data set.
+
+        If ``data_set`` is None, all structures are used. Without labels, the result is None.
+        """
         noise = self.members.get(name + NOISE_SUFFIX)
         target = self.manifest.targets[name]
         structure = target.rows_of(np.arange(len(self.n_atoms)), self.n_atoms)
@@ -120,11 +124,11 @@ def calibrate(
     coverage: float,
     numbers: NDArray[np.int64] | None = None,
 ) -> Calibration | None:
-    """Calibrate a target; None if no value is known.
+    """Calibrate a target; the result is None if no true value is known.
 
-    Standard deviations are fitted twice, by :func:`fit_deviation` and with an isotonic curve on
-    top; the fit that is better on held-out folds is kept. Scores of a fold come from fits to the
-    others.
+    The standard deviation is fitted by :func:`fit_deviation`, and again with an isotonic curve on
+    top. The fit that is better on held-out folds is kept. The conformal scores of each fold come
+    from fits to the other folds.
 
     Parameters
     ----------
@@ -137,11 +141,11 @@ def calibrate(
         Quantity with which the errors shared by all members grow, from :func:`size_of`; its shape
         can be broadcast to ``[n, d]``.
     structure, fold
-        Number and fold of the structure that each row belongs to, ``[n]``.
+        Index of the structure that each row belongs to, and index of its fold, ``[n]`` each.
     coverage
-        Fraction of true values for which intervals will be used most.
+        Fraction of true values in the intervals that will be used most.
     numbers
-        Atomic number of each row ``[n]``, for node targets.
+        Atomic number of each row ``[n]`` of a node target; None otherwise.
     """
     size = np.broadcast_to(size, mean.shape)
     known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
@@ -178,7 +182,12 @@ def calibrate(
 
 
 def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> tuple[float, ...]:
-    """Return the norms between groups of vectors with enough structures each, ascending."""
+    """Return the norms that divide vectors into two to four groups of equal size, ascending.
+
+    There are as many groups as possible with vectors from at least ``enough`` structures in each;
+    the result is empty if not even two are possible. ``mean`` has the vectors, ``[n, 3]``, and
+    ``structure`` the index of the structure of each.
+    """
     norm = np.linalg.norm(mean, axis=1)
     for groups in (4, 3, 2):
         edges = np.quantile(norm, np.arange(1, groups) / groups)
@@ -191,7 +200,11 @@ def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> t
 def _elements_with(
     numbers: NDArray[np.int64], structure: NDArray[np.int64], enough: int
 ) -> tuple[int, ...]:
-    """Return elements in at least ``enough`` structures, ascending; none if there is only one."""
+    """Return the atomic numbers in at least ``enough`` structures, ascending.
+
+    The result is empty if all atoms are of one element. ``numbers`` has the atomic number of each
+    atom, ``[n]``, and ``structure`` the index of its structure.
+    """
     found = [int(z) for z in np.unique(numbers)]
     return tuple(
         z for z in found if len(found) > 1 and len(np.unique(structure[numbers == z])) >= enough
@@ -205,7 +218,10 @@ def _cross_fitted(
     structure: NDArray[np.int64],
     fold: NDArray[np.int64],
 ) -> tuple[Deviation, Floats]:
-    """Return the better deviation, fitted on all, and cross-fitted scores ``[n, d]``."""
+    """Return the better of two fits to all rows, without and with a curve, and scores ``[n, d]``.
+
+    A score is an absolute error divided by the standard deviation from a fit to the other folds.
+    """
     _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
     weight = 1 / counts[number]
     plain = fit_deviation(error, spread, size, weight)
@@ -226,25 +242,29 @@ def _cross_fitted(
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
-    """Return the split to fit weights and calibration on: calibration, or else validation."""
+    """Return the split to fit weights and calibration on.
+
+    This is the calibration split if it has graphs, and otherwise the validation split.
+    """
     if CALIBRATION in store.splits and len(store[CALIBRATION]):
         return store[CALIBRATION]
     return store[VALIDATION]
 
 
 def folds(n_structures: int) -> NDArray[np.int64]:
-    """Return the fold of each structure, ``[n_structures]``: ten folds, or one per structure.
+    """Return the index of each structure's fold, ``[n_structures]``.
 
-    A fit on all folds but one has not seen the structures of that one, so its errors there are like
+    There are ten folds, or one per structure if there are fewer than ten structures. A fit on all
+    folds but one has not seen the structures of the fold left out, so its errors on them are like
     those on new structures (cross-fitting, Chernozhukov et al., Econom. J. 21, C1 (2018)). The
-    division depends only on the number of structures.
+    result depends only on the number of structures.
     """
     numbers = np.arange(n_structures, dtype=np.int64) % min(10, max(n_structures, 1))
     return np.random.default_rng(0).permutation(numbers)
 
 
 FILE = "calibration.json"
-"""File with a calibration that replaces the one in `ensemble.json`, which is kept."""
+"""Name of the file with a calibration that is used instead of the one in `ensemble.json`."""
 _VERSION = 2
 _REMEDY = "delete it to return to the calibration of the run, then recalibrate again if you need to"
 
@@ -261,19 +281,21 @@ class _Content(msgspec.Struct):
 
 
 def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
-    """Return the calibrations of an ensemble by target.
+    """Return the calibrations of an ensemble by name of the target.
+
+    They come from `calibration.json` if the ensemble has that file, and otherwise from ``summary``.
 
     Parameters
     ----------
     folder
         Folder of the ensemble.
     summary
-        Content of its file `ensemble.json`.
+        Content of the ensemble's `ensemble.json`.
 
     Raises
     ------
     InputError
-        If the calibration file is damaged or of another version or ensemble.
+        If `calibration.json` is damaged, of another version, or was made for another ensemble.
     """
     found = recalibration_of(folder) or summary
     of_all = msgspec.convert(found["calibration"], dict[str, Calibration])
@@ -287,7 +309,9 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
-    """Return the content of an ensemble's `calibration.json`, as saved; None without one.
+    """Return the content that :func:`save_calibrations` wrote to `calibration.json`.
+
+    ``folder`` is the ensemble's; the result is None if it has no such file.
 
     Raises
     ------
@@ -311,7 +335,17 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
 def save_calibrations(
     folder: Path, calibrations: Mapping[str, Calibration], calibrated_on: Mapping[str, Any]
 ) -> None:
-    """Write `calibration.json`: calibrations by target, and a description of their data."""
+    """Write `calibration.json` into the ensemble's ``folder``.
+
+    Parameters
+    ----------
+    folder
+        Folder of the ensemble.
+    calibrations
+        Calibrations by name of the target.
+    calibrated_on
+        Description of the data that the calibrations were fitted on.
+    """
     content = {
         "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),

@@ -21,26 +21,32 @@ _TINY = np.finfo(float).tiny
 class Deviation:
     """Conversion of a spread between members to a standard deviation.
 
-    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``, transformed by
-    the curve if there is one: the members' disagreement, and the error that they share. The size is
-    one, the number of atoms, or the noise that the members' heads predict.
+    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``. The first term
+    is the members' disagreement, the second the error that all members share. A curve, if there is
+    one, then transforms the root. The size is one, the number of atoms, or the noise that the
+    members' heads predict.
     """
 
     scale: float
+    """Factor by which the spread between members is multiplied."""
     floor: float
     """Error that all members share, in the data's units divided by ``size``."""
     curve: tuple[tuple[float, float], ...] = ()
-    """Points of a rising curve, divided by ``size``: deviations before and after isotonic
+    """Points of a rising curve: standard deviations, divided by ``size``, before and after isotonic
     recalibration. The curve is linear in logarithms between points and proportional beyond them. It
     applies to the length of a vector, so that rotating the frame rotates the prediction."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """Return the members' disagreement and shared error; their squares add up to the variance.
+        """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
+
+        The first is the members' disagreement, the second the error that all members share. The
+        squares of both add up to the variance.
 
         Parameters
         ----------
         spread, size
-            Spread and size ``[n, d]``, where the d components share the calibration.
+            Spread between members and size, ``[n, d]`` each; the d components share this
+            calibration.
         """
         disagreement, shared = self.scale * spread / size, np.full(spread.shape, self.floor)
         factor = size
@@ -62,9 +68,9 @@ class Deviation:
 def gaussian_crps(error: Floats, std: Floats) -> Floats:
     """Compute the continuous ranked probability score of a Gaussian, in the unit of the error.
 
-    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The score of each value
-    has the shape of ``error`` and ``std``. It is the absolute error where the standard deviation is
-    zero.
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The result has the shape
+    of ``error`` and of the standard deviations ``std``. It is the absolute error where the standard
+    deviation is zero.
     """
     from scipy.special import ndtr  # imported here, as `status` does not need SciPy
 
@@ -81,10 +87,11 @@ def fit_deviation(
     weight: Floats,
     start: Deviation | None = None,
 ) -> Deviation:
-    """Fit scale and floor by the continuous ranked probability score of a Gaussian.
+    """Fit ``scale`` and ``floor`` of a deviation so that the mean score of a Gaussian is smallest.
 
-    The score is proper, as the likelihood is (Gneiting et al., Mon. Weather Rev. 133, 1098 (2005)),
-    but grows with the error and not with its square: a few large errors do not widen all bars.
+    The score is that of :func:`gaussian_crps`. Like the likelihood it is proper (Gneiting et al.,
+    Mon. Weather Rev. 133, 1098 (2005)), but it grows with the error and not with its square, so a
+    few large errors do not widen all error bars.
 
     Parameters
     ----------
@@ -97,7 +104,8 @@ def fit_deviation(
     weight
         Weight of each row, ``[n]``.
     start
-        Fit to almost the same data, which saves a second starting point.
+        Fit to almost the same data, from which the search starts; if None, two searches from
+        default values are made and the better result is kept.
     """
     from scipy.optimize import minimize  # imported here, as `status` does not need SciPy
 
@@ -135,12 +143,14 @@ def fit_deviation(
 def fit_curve(
     fitted: Deviation, error: Floats, spread: Floats, size: Floats, weight: Floats
 ) -> Deviation | None:
-    """Add to a fit an isotonic (rising) curve, from its deviations to those that errors show.
+    """Return a fit with an isotonic (rising) curve from its deviations to those that errors show.
 
-    The mean absolute error of values with about the same deviation, √(π/2) times, is the deviation
-    they should have (Busk et al., arXiv:2305.16325, with squared errors).
+    Among values with about the same fitted deviation, the deviation that the errors show is √(π/2)
+    times their mean absolute error (Busk et al., arXiv:2305.16325, with squared errors).
 
-    Parameters are those of :func:`fit_deviation`. The result is None with too few values.
+    ``fitted`` is the fit without a curve; the other parameters are those of :func:`fit_deviation`.
+    The result is None if there are fewer than 40 rows, if all fitted deviations are equal, or if
+    the curve would begin at zero.
     """
     from scipy.optimize import isotonic_regression
 
@@ -162,7 +172,7 @@ def fit_curve(
 
 
 def _length(components: Floats) -> Floats:
-    """Return the root mean square of the components, ``[n, 1]``."""
+    """Return the root mean square of each row's components, ``[n, 1]``, always above zero."""
     mean = np.square(components).mean(axis=1, keepdims=True)
     return np.asarray(np.maximum(np.sqrt(mean), _TINY))
 
@@ -179,7 +189,7 @@ class Scores:
 
     score: tuple[float, ...]
     held: tuple[float, ...]
-    """Fraction of the values of a new structure that are expected not to exceed each score."""
+    """Fraction of a new structure's values whose scores are expected not to exceed each score."""
     structures: int
     """Number of structures that the scores come from."""
 
@@ -189,17 +199,18 @@ class Scores:
 
         The fraction of values of a structure below a score is averaged over the K structures (Dunn,
         Wasserman and Ramdas, J. Am. Stat. Assoc. 118, 2491 (2023)) and divided by 1 + r / K. The
-        ratio r is the variance of that fraction between structures, divided by the variance with
-        one value per structure. There it is one and the coverage exact: the k-th smallest of n
-        scores holds k / (n + 1) (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). With several
-        values the second-order error of the coverage vanishes.
+        ratio r is the variance of that fraction between structures, divided by the variance that it
+        would have with one value per structure. With one value per structure, r is one and the
+        coverage exact: the k-th smallest of n scores covers k / (n + 1) of new values (Lei et al.,
+        J. Am. Stat. Assoc. 113, 1094 (2018)). With several values per structure, the second-order
+        error of the coverage vanishes.
 
         Parameters
         ----------
         scores
             Absolute errors divided by standard deviations, ``[n]``, at least one.
         structure
-            Number of the structure that each score belongs to, ``[n]``.
+            Index of the structure that each score belongs to, ``[n]``.
         """
         _, number, sizes = np.unique(structure, return_inverse=True, return_counts=True)
         order = np.argsort(scores, kind="stable")
@@ -224,7 +235,10 @@ class Scores:
         return cls(tuple(scores.tolist()), tuple(held.tolist()), len(sizes))
 
     def quantile(self, coverage: float) -> float:
-        """Return the smallest score that covers a fraction of values; infinite for too few."""
+        """Return the smallest score that covers the fraction ``coverage`` of values.
+
+        It is infinite if there are too few structures for that coverage.
+        """
         if self.structures < needed_for_coverage(coverage):
             return math.inf
         place = int(np.searchsorted(self.held, coverage - _ROUNDING))
@@ -232,5 +246,8 @@ class Scores:
 
 
 def needed_for_coverage(coverage: float) -> int:
-    """Return the least number of calibration structures for intervals; 9 for coverage 0.9."""
+    """Return the smallest number of calibration structures that intervals of a coverage need.
+
+    For ``coverage`` 0.9 it is 9.
+    """
     return math.ceil(coverage / (1 - coverage) - _ROUNDING)

@@ -19,11 +19,11 @@ class Rows(NamedTuple):
     """Properties of a target's n rows (structures or atoms), on which calibration depends."""
 
     atoms: Floats | None = None
-    """Number of atoms ``[n, 1]``, for graph targets."""
+    """Number of atoms of each structure ``[n, 1]``, for graph targets."""
     numbers: NDArray[np.int64] | None = None
-    """Atomic numbers, for node targets whose nodes are atoms."""
+    """Atomic number of each row ``[n]``, for node targets whose nodes are atoms."""
     data_sets: NDArray[np.object_] | None = None
-    """Names of the data sets, if there are several."""
+    """Name of the data set of each row ``[n]``, if there are several data sets."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,31 @@ class Calibration:
     """
 
     deviations: tuple[Deviation, ...]
-    """Deviation of each component, or one for all components of a vector."""
+    """Conversion to a standard deviation for each component, or one for all three of a vector."""
     scores: tuple[tuple[Scores, ...], ...]
-    """Scores by component as in ``deviations``, then by group: vectors by their norm, other targets
-    of atoms by element."""
+    """Scores by component as in ``deviations``, then by group of rows: groups are by norm for
+    vectors, and by element for other targets of atoms."""
     norms: tuple[float, ...]
-    """Norms of the mean that divide vectors into groups, ascending; one less than groups."""
+    """Norms of the mean prediction that divide vectors into groups, ascending; n norms divide them
+    into n + 1 groups."""
     per_atom: bool
-    """True if the target is a sum over atoms, and so are its errors."""
+    """True if the target is a sum over atoms. Unless ``by_noise`` is true, the error that all
+    members share is then proportional to the number of atoms."""
     structures: int
-    """Number of labelled structures in the calibration."""
+    """Number of labelled structures that the calibration was fitted on."""
     elements: tuple[int, ...] = ()
-    """Atomic numbers with a group each, ascending; the last group is for all others."""
+    """Atomic numbers that have a group each, ascending; all other elements share a last group."""
     by_noise: bool = False
-    """True if shared errors grow with the noise that the members predict. Predictions then need
-    that noise; otherwise it is ignored."""
+    """True if the error that all members share grows with the noise that the members predict.
+    Predictions then need that noise; if false, the noise is ignored."""
     by_data_set: dict[str, Calibration] = field(default_factory=dict)
-    """Own calibrations of data sets, by name; they are used instead for rows of these data sets."""
+    """Calibrations of single data sets, by name; each is used for the rows of its data set."""
 
     def least_structures(self, data_sets: NDArray[np.object_] | None = None) -> int:
         """Return the smallest number of calibration structures behind any interval.
 
-        ``data_sets`` are names of the data sets of rows, ``[n]``; None for the calibration on all
-        structures together.
+        Only intervals of rows whose data sets are ``data_sets``, ``[n]``, count. If that is None,
+        only those of the calibration on all structures together count.
         """
         n = 1 if data_sets is None else len(data_sets)
         return min(
@@ -69,15 +71,18 @@ class Calibration:
         )
 
     def with_enough(self, coverage: float) -> Calibration:
-        """Return a copy without data sets that have too few structures for a coverage."""
+        """Return a copy that keeps calibrations of data sets with enough structures for a coverage.
+
+        Calibrations of data sets with too few structures for intervals of ``coverage`` are dropped.
+        """
         needed = needed_for_coverage(coverage)
         kept = {k: one for k, one in self.by_data_set.items() if one.least_structures() >= needed}
         return replace(self, by_data_set=kept)
 
     def quantiles(self, mean: Floats, coverage: float, rows: Rows) -> Floats:
-        """Return half widths of intervals in standard deviations, ``[n, d]``.
+        """Return the half width of each interval in units of the standard deviation, ``[n, d]``.
 
-        They are infinite where the calibration had too few structures.
+        It is infinite where the calibration had too few structures.
 
         Parameters
         ----------
@@ -86,7 +91,7 @@ class Calibration:
         coverage
             Fraction of true values in the intervals.
         rows
-            Numbers of atoms, elements and data sets of the rows.
+            Elements and data sets of the n rows.
         """
         found = np.empty(mean.shape)
         for there, one in self._of_rows(len(mean), rows.data_sets):
@@ -96,16 +101,20 @@ class Calibration:
         return found
 
     def parts(self, spread: Floats, size: Floats, rows: Rows) -> tuple[Floats, Floats]:
-        """Return the members' disagreement and shared error; their squares add up to the variance.
+        """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
+
+        The first is the members' disagreement, the second the error that all members share. The
+        squares of both add up to the variance.
 
         Parameters
         ----------
         spread
             Standard deviation between members, ``[n, d]``.
         size
-            Quantity with which shared errors grow, of a shape that fits.
+            Quantity with which the shared error grows, from :func:`size_of`; its shape can be
+            broadcast to ``[n, d]``.
         rows
-            Numbers of atoms, elements and data sets of the rows.
+            Data sets of the n rows.
         """
         size = np.broadcast_to(size, spread.shape)
         disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
@@ -121,7 +130,10 @@ class Calibration:
     def _of_rows(
         self, n: int, data_sets: NDArray[np.object_] | None
     ) -> Iterator[tuple[NDArray[np.bool_], Calibration]]:
-        """Yield masks ``[n]``, which together cover all rows, and the calibration of each."""
+        """Yield pairs of a mask ``[n]`` and the calibration of the rows for which it is True.
+
+        Each row is in exactly one mask.
+        """
         others = np.ones(n, dtype=bool)
         if data_sets is not None:
             for name, one in self.by_data_set.items():
@@ -146,16 +158,18 @@ class Distribution:
     spread: Floats
     """Uncalibrated standard deviation between the members."""
     epistemic_std: Floats
-    """Calibrated spread between the members."""
+    """Standard deviation due to the members' disagreement, calibrated."""
     std: Floats
-    """Total standard deviation: epistemic and shared error, added in squares."""
+    """Total standard deviation: root of the sum of squares of ``epistemic_std`` and of the error
+    that all members share."""
     lo: Floats
     hi: Floats
     """Upper end of the calibrated interval; ``lo`` is the lower one."""
     calibration: Calibration
     rows: Rows
     aleatoric_std: Floats | None = None
-    """Calibrated noise that the heads predict; None if they predict none."""
+    """Calibrated standard deviation of the noise that the heads predict; None if they predict none
+    or the calibration does not use it."""
 
     @property
     def least_structures(self) -> int:
@@ -163,13 +177,13 @@ class Distribution:
         return self.calibration.least_structures(self.rows.data_sets)
 
     def interval(self, coverage: float) -> tuple[Floats, Floats]:
-        """Return the ends of the interval for another fraction of true values."""
+        """Return lower and upper ends ``[n, d]`` of intervals for the fraction ``coverage``."""
         half = self.calibration.quantiles(self.mean, coverage, self.rows) * self.std
         return self.mean - half, self.mean + half
 
 
 def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Floats, Floats]:
-    """Compute the weighted mean or median, and the standard deviation between members.
+    """Compute the members' weighted mean or plain median, and the standard deviation between them.
 
     Parameters
     ----------
@@ -184,9 +198,10 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
     Returns
     -------
     mean, spread
-        Mean or median, and standard deviation. Its variance is divided by 1 - Σ weights², since the
-        mean is estimated from the same members; with equal weights that is the usual n - 1. It is
-        zero where one member has all the weight.
+        Mean or median, and standard deviation between members, both ``[...]``. The weighted
+        variance is divided by 1 - Σ weights², since the mean is estimated from the same members;
+        with equal weights that is the usual division by n - 1 instead of n. The standard deviation
+        is zero if one member has all the weight.
     """
     members, weights = members[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
@@ -201,7 +216,7 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
 
     ``noise`` has one standard deviation for each member, ``[n_members, ...]``. The variance of a
     mixture is the mean of its components' variances plus the variance of their means
-    (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
+    (Lakshminarayanan et al., arXiv:1612.01474); this function returns the root of the first term.
     """
     noise, weights = noise[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
@@ -229,10 +244,10 @@ def distribution(
     calibration
         Calibration of the target.
     rows
-        Numbers of atoms, elements and data sets of the rows.
+        Numbers of atoms, elements and data sets of the n rows.
     noise
-        Standard deviations of the noise ``[n_members, n, d]``, if the members predict it. It is
-        used if the calibration was made with it: then all its members predicted one.
+        Standard deviation of the noise that each member predicts, ``[n_members, n, d]``; None if a
+        member predicts none. It is ignored if the calibration was made without noise.
     median
         True for the median of the members instead of their mean.
     coverage
@@ -241,7 +256,7 @@ def distribution(
     Raises
     ------
     InputError
-        If the calibration was made with a noise and there is none.
+        If the calibration was made with noise and ``noise`` is None.
     """
     if not calibration.by_noise:
         noise = None
@@ -268,7 +283,12 @@ def group_of(
     norms: tuple[float, ...],
     elements: tuple[int, ...],
 ) -> NDArray[np.int64]:
-    """Return the calibration group of each row, ``[n]``: by norm, by element, or one for all."""
+    """Return the index of each row's calibration group, ``[n]``.
+
+    Groups are by the norm of ``mean`` if ``norms`` are given, else by atomic number if ``elements``
+    are given; otherwise one group holds all rows. ``norms`` and ``elements`` are the fields of
+    :class:`Calibration`, and ``numbers`` is the atomic number of each row.
+    """
     if norms:
         return np.asarray(np.searchsorted(norms, np.linalg.norm(mean, axis=1)))
     if not elements or numbers is None:
@@ -278,9 +298,10 @@ def group_of(
 
 
 def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
-    """Return the quantity with which the errors shared by all members grow, or an array of 1.
+    """Return the size of each row, to which the error common to all members is proportional.
 
-    It is the predicted noise, or else the number of atoms if the target is a sum over them.
+    It is the predicted ``noise`` if there is one. Otherwise it is the number of ``atoms`` if the
+    target is a sum over atoms (``per_atom``), and one, ``[1, 1]``, if not.
     """
     if noise is not None:
         return noise
@@ -288,7 +309,10 @@ def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Float
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
-    """Return the fraction of true values ``[n, d]`` inside intervals, among those predicted."""
+    """Return the fraction of true values ``[n, d]`` that lie inside the predicted intervals.
+
+    Values without a finite predicted mean do not count.
+    """
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

@@ -91,7 +91,7 @@ class Agent(process_worker_pool.Manager):
 
     @staticmethod
     def heartbeat_to_incoming(task_incoming: Any) -> None:
-        """Send a heartbeat (sign of life), with the energy used by the node if it is counted."""
+        """Send a heartbeat (sign of life) to a socket, with the node's energy if it is counted."""
         parts = [pickle.dumps({"type": "heartbeat"})]
         if (used := reading()) is not None:
             parts.append(json.dumps(used).encode())
@@ -99,10 +99,10 @@ class Agent(process_worker_pool.Manager):
 
 
 def in_time(arguments: Sequence[str], now: float) -> list[str]:
-    """Return an agent's arguments, changed so that it drains before its batch job ends.
+    """Return an agent's arguments, changed so that it takes no new tasks near its batch job's end.
 
-    To drain is to take no new tasks. Parsl counts the time until then from the start of the agent.
-    The batch job starts earlier, by the time it takes to bring the environment to the nodes.
+    Parsl counts the time until that (`--drain_period`) from the start of the agent. The batch job
+    starts earlier, by the time it takes to bring the environment to the nodes.
 
     Parameters
     ----------

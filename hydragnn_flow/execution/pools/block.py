@@ -1,4 +1,4 @@
-"""Block: one batch job with its history. Patience: when a pool requests the next, or gives up.
+"""Block: one batch job with its history. Patience: when a pool requests a new block, or gives up.
 
 An agent measures its node's energy from its start on. The driver gets it with every result, and
 with the heartbeats of an idle node.
@@ -37,7 +37,7 @@ class Block:
     job: BatchJob
     state: State = "pending"
     ends: float = math.inf
-    """Monotonic time at which its nodes end [s]; infinite if unknown."""
+    """Monotonic time at which the batch job ends [s]; infinite if unknown."""
     reason: str = ""
     """Reason why it waits in the queue, in the scheduler's words."""
     since: float = field(default_factory=time.time)
@@ -55,10 +55,10 @@ class Block:
     gone: float | None = None
     """Monotonic time at which the last worker pool was gone [s]; None while there are any."""
     held_back: float = -math.inf
-    """Monotonic time at which it last got no tasks because the store was being copied to its nodes
-    [s]."""
+    """Monotonic time at which the block last got no tasks because the store was being copied to its
+    nodes [s]; -inf if that never happened."""
     leaving: bool = False
-    """True while it is being given back."""
+    """True once the block is being given back."""
     was_given_work: bool = False
     has_worked: bool = False
     was_draining: bool = False
@@ -93,7 +93,10 @@ class Block:
         return sum(manager.tasks for manager in self.managers)
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether all its workers were idle for ``seconds``, and might have had work."""
+        """Return whether all workers of the block were idle for ``seconds`` [s].
+
+        Time in which the store was copied to its nodes does not count.
+        """
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
         idle = min(idle, time.monotonic() - self.held_back)
         return self.tasks == 0 and idle >= seconds
@@ -139,8 +142,8 @@ class Patience:
         self.trouble = ""
         """Reason why the next block has to wait, in words; empty if it need not."""
         self.was_granted = self.was_refused = False
-        """True if the scheduler has ever accepted a job; and if it has refused one or given no
-        answer."""
+        """``was_granted`` is True if the scheduler has ever accepted a job, ``was_refused`` if it
+        has ever refused a job or given no answer."""
         self._not_before = 0.0
         self._fruitless = self._refused = 0
 
@@ -172,7 +175,7 @@ class Patience:
         is_anything_at_work
             True if another block runs tasks, so that there is hope; False otherwise.
         least_wait
-            Least time before the next block [s].
+            Shortest pause before the next block [s].
 
         Raises
         ------
@@ -279,7 +282,10 @@ class NodeHealth:
         self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
-        """Record that a node cannot do any job; return True if that was not known before."""
+        """Record that a node cannot do any job; return True if that was not known before.
+
+        ``reason`` is the node's error message, which :meth:`check` may raise.
+        """
         is_news = node not in self._of_no_use
         self._of_no_use.add(node)
         self._refusals[node] = reason
@@ -293,7 +299,7 @@ class NodeHealth:
         nodes
             Largest number of nodes of the campaign at a time.
         at_work
-            Names of nodes with jobs; those not condemned may yet succeed.
+            Names of nodes with jobs; a node that is not condemned may yet succeed.
 
         Raises
         ------
@@ -318,7 +324,7 @@ class NodeHealth:
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """Return whether the node is of no use, or likely so from failures without a success."""
+        """Return whether the node is of no use, or probably is by its failures since a success."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
             # What failed on several nodes is hardly their fault, but two bad nodes must not excuse

@@ -49,8 +49,8 @@ class Blocks:
     first_state
         State of a new block: `pending` if it waits in a queue, `running` if it starts at once.
     ends
-        Monotonic time at which all nodes end [s]; infinite with a scheduler, which tells the end of
-        each block.
+        Monotonic time at which all blocks end [s]; infinite with a scheduler, which reports the end
+        of each block.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Blocks:
         self._first_state, self._ends = first_state, ends
         self._workers_per_block = workers_per_node * parsl.nodes_per_block
         self.blocks: list[Block] = []
-        """Blocks that hold nodes or wait for them."""
+        """Blocks that hold nodes or wait for nodes."""
         self.ended: list[Block] = []
         self.demand = 0
         """Number of workers that the campaign could use."""
@@ -99,7 +99,8 @@ class Blocks:
 
     @property
     def needed(self) -> int:
-        """Number of blocks that the demanded workers need, those that stand included."""
+        """Number of blocks needed for ``demand`` workers, including those that already count in
+        :attr:`standing`."""
         capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
         if self.demand > capacity:
@@ -125,7 +126,7 @@ class Blocks:
         return sum(manager.workers for manager in self.usable)
 
     def summary(self) -> dict[str, Any]:
-        """Describe as plain values the blocks that stand, and the last ten that ended."""
+        """Describe the pool in plain values, with its blocks and the last ten that ended."""
         return {
             "events": [list(event) for event in self.events],
             "trouble": self.patience.trouble,
@@ -162,7 +163,10 @@ class Blocks:
 
     @property
     def _staying(self) -> dict[str, float]:
-        """Ends of the blocks that are not being given back [s], by block."""
+        """Monotonic time at which each block ends [s], by its identifier.
+
+        Blocks that are being given back are left out.
+        """
         return {block.job.block: block.ends for block in self.blocks if not block.leaving}
 
     def _capacity(self, block: Block) -> int:
@@ -175,7 +179,7 @@ class Blocks:
         return sum(manager.workers for manager in block.managers if manager.usable)
 
     def _for_all(self, seconds: float) -> float:
-        """Add to ``seconds`` the time that a block's nodes need to come one by one [s]."""
+        """Return ``seconds`` plus the time in which a block's nodes connect one by one [s]."""
         return seconds + WAITS.each_node * self.parsl.nodes_per_block
 
     def was_lost_alone(self, manager: str) -> bool:
@@ -185,7 +189,7 @@ class Blocks:
 
     @property
     def may_have_others(self) -> bool:
-        """True if the scheduler may have accepted a job without answering."""
+        """True if there may be batch jobs that the scheduler accepted without answering."""
         unheard = [job for job in self._requested if job.done() and not job.cancelled()]
         return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
@@ -231,7 +235,7 @@ class Blocks:
         self._gone.append(manager)
 
     def refresh(self) -> None:
-        """Update the list of connected workers, and give up blocks without any.
+        """Update the list of connected workers, and give up blocks that have no workers.
 
         Raises
         ------
@@ -276,7 +280,17 @@ class Blocks:
                     self._end(block, f"no worker came within {seconds / 60:.0f} min of its start: ")
 
     def _miss(self, block: Block, before: Sequence[Manager], now: float) -> None:
-        """Report nodes of a block that no longer answer, or have never come."""
+        """Report nodes of a block that no longer answer, or have never connected.
+
+        Parameters
+        ----------
+        block
+            Block whose worker pools were just updated.
+        before
+            Worker pools of the block before the update.
+        now
+            Current monotonic time [s].
+        """
         if block.leaving or block.was_draining or not block.managers:
             return
         there = {manager.id for manager in block.managers}
@@ -422,7 +436,7 @@ class Blocks:
                 self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
-        """Give back idle blocks that have lost nodes, if a task waits for more than they have.
+        """Give back idle blocks that have lost nodes, if a task needs more nodes than they have.
 
         Raises
         ------
@@ -441,9 +455,9 @@ class Blocks:
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
-        """Send no further tasks to useless nodes, and to suspect ones if there are others.
+        """Send no further tasks to nodes of no use, nor to suspect nodes unless all are suspect.
 
-        Returns the names of the nodes.
+        Returns the names of these nodes.
         """
         usable = self.usable
         suspect = [manager for manager in usable if health.is_suspect(manager.node)]

@@ -1,16 +1,16 @@
 """Parsl's interchange for thousands of nodes, ending with the driver that started it.
 
-Parsl's own gives a task to whichever worker pool is free. This one can also give it to the worker
-pool that the driver names, which knows where work runs best.
+Parsl's interchange gives a task to any free worker pool. This one can also give a task to the
+worker pool that the driver names, since the driver knows where work runs best.
 
-Parsl's own takes one message of a worker pool per round, and visits all pools twice in each round.
-With more nodes a message costs more, and there are more messages: from about 6,000 nodes on it
-falls behind their heartbeats and counts nodes as lost that are not. This one takes all waiting
+Parsl's interchange takes one message of a worker pool per round, and visits all pools twice in each
+round. With more nodes a message costs more, and there are more messages: from about 6,000 nodes on
+it falls behind the heartbeats, and counts nodes as lost that are not. This one takes all waiting
 messages, and looks for lost pools once a second.
 
-Parsl's own also outlives a killed driver, and keeps the worker pools alive with it: processes on a
+Parsl's interchange outlives a killed driver, and keeps the worker pools alive: processes on a
 shared login node and idle nodes, until a person notices. This one gets its driver's process id and
-ends within seconds of it; the pools then miss its heartbeat and end too.
+ends within seconds of the driver; the pools then miss its heartbeat and end too.
 
 Each connected worker pool takes a file descriptor. Without free descriptors libzmq silently admits
 no further pools, so this process raises its limit to the maximum.
@@ -71,7 +71,7 @@ class ManyPools(Interchange):
         self._turned = self._emptied = self._looked = time.monotonic()
 
     def process_command(self, *arguments: Any) -> None:
-        """Answer a command of the driver, if one has come."""
+        """Answer one command of the driver if one waits; Parsl passes the ``arguments``."""
         channel = self.command_channel
         if self.socks.get(channel) != zmq.POLLIN:
             return
@@ -90,7 +90,7 @@ class ManyPools(Interchange):
             super().process_command(*arguments)
 
     def process_task_incoming(self) -> None:
-        """Take all waiting tasks, and send those that name a worker pool to it."""
+        """Take all waiting tasks; send each task that names a worker pool to that pool."""
         self._take(self.task_incoming, self._take_task)
 
     def process_manager_socket_message(self, *arguments: Any) -> None:
@@ -113,7 +113,7 @@ class ManyPools(Interchange):
             self._emptied = time.monotonic()
 
     def expire_bad_managers(self, *arguments: Any) -> None:
-        """End worker pools that have done their last task, and give up those without heartbeats."""
+        """End worker pools that have done their last task; give up pools without heartbeats."""
         now = time.monotonic()
         # A longer round means that this process got no CPU time: messages of that time are still
         # coming.
@@ -129,7 +129,7 @@ class ManyPools(Interchange):
             super().expire_bad_managers(*arguments)
 
     def expire_drained_managers(self, *arguments: Any) -> None:
-        """Do nothing: :meth:`expire_bad_managers` does it."""
+        """Do nothing: :meth:`expire_bad_managers` ends drained worker pools."""
 
     def _take_task(self) -> None:
         task = self.task_incoming.recv_pyobj()
@@ -141,7 +141,7 @@ class ManyPools(Interchange):
             super().process_task_incoming()
 
     def _send(self, task: dict[str, Any], manager: bytes) -> None:
-        """Send a task to its worker pool, or return it if the pool takes none."""
+        """Send a task to a worker pool, or report :class:`NeverCame` if the pool takes no tasks."""
         record, number = self._ready_managers.get(manager), task["task_id"]
         is_held = record is not None and (record["draining"] or not record["active"])
         if record is None or (is_held and not task["context"].get(MAY_BE_HELD)):
@@ -159,7 +159,10 @@ class ManyPools(Interchange):
 
     @contextmanager
     def _received(self, name: str, message: Any) -> Iterator[None]:
-        """Let Parsl's code, which reads from a channel, find a message that was already read."""
+        """Context manager: let Parsl's code read ``message``, already read here, from a channel.
+
+        ``name`` is the name of the attribute with the channel.
+        """
         channel = getattr(self, name)
         received = _Received(channel, message)
         setattr(self, name, received)
@@ -171,7 +174,7 @@ class ManyPools(Interchange):
             setattr(self, name, channel)
 
     def _take(self, socket: zmq.Socket[bytes], take_one: Callable[[], None]) -> bool:
-        """Take waiting messages for at most 0.1 s; return True if none is left."""
+        """Call ``take_one`` per waiting message, for at most 0.1 s; return True if none is left."""
         # Messages of one kind delay others no longer than this.
         end = time.monotonic() + 0.1
         while self.socks.get(socket) == zmq.POLLIN:
@@ -206,10 +209,17 @@ class _Received:
 def check_descriptors(site: str, nodes: int) -> None:
     """Refuse a site with more nodes than one interchange process can be connected to.
 
+    Parameters
+    ----------
+    site
+        Name of the site, for messages.
+    nodes
+        Number of nodes of the site.
+
     Raises
     ------
     InputError
-            If the hard limit of this host's processes is too low.
+        If this host's hard limit of file descriptors in a process is too low.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < nodes + SPARE_DESCRIPTORS:
@@ -221,7 +231,7 @@ def check_descriptors(site: str, nodes: int) -> None:
 
 
 def _take_descriptors() -> None:
-    """Raise the soft limit, often 1024, to the hard one."""
+    """Raise this process's soft limit of file descriptors, often 1024, to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses an unlimited number
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -30,7 +30,7 @@ def begin_to_measure() -> None:
 
 
 def reading() -> Reading | None:
-    """Return the energy that this node has used since its agent started; None if not counted."""
+    """Return the energy that this node has used since its agent started; None without counters."""
     return _meters[0].read() if _meters else None
 
 
@@ -91,7 +91,7 @@ class EnergyFile:
         Parameters
         ----------
         readings
-            Readings with the unique identifiers of their agents, in any order.
+            Pairs of an agent's unique identifier and its reading, in any order.
         """
         before = dict(self._readings)
         for agent, one in readings:

@@ -57,7 +57,7 @@ class Manager(NamedTuple):
     held: bool
     """True if it gets no further tasks, by decision of this driver."""
     draining: bool
-    """True if it takes no new tasks since its batch job is about to end."""
+    """True if it takes no new tasks, because its batch job is about to end."""
 
     @property
     def node(self) -> str:
@@ -78,7 +78,7 @@ class BatchJob(NamedTuple):
     number: str
     name: str
     errors: Path
-    """Path of its standard error."""
+    """Path of the file with the job's standard error."""
 
 
 class Refused(Exception):
@@ -90,7 +90,7 @@ class NoAnswer(Refused):
 
 
 class ParslExecutor:
-    """Parsl executor of a pool.
+    """Parsl executor of a pool: submits batch jobs, and sends tasks to the workers in them.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class ParslExecutor:
 
     @property
     def seconds_between_questions(self) -> float:
-        """Least time between two queries for the states of jobs [s]."""
+        """Minimum time between two queries for the states of jobs [s]."""
         return float(self._provider.status_polling_interval)
 
     @property
@@ -226,7 +226,9 @@ class ParslExecutor:
         ]
 
     def readings(self) -> dict[str, Reading]:
-        """Return the last energy reading of each node by worker pool, recently ended ones included.
+        """Return the last energy reading of each node, by the identifier of its worker pool.
+
+        Pools that have ended recently are included.
 
         Raises
         ------
@@ -239,16 +241,16 @@ class ParslExecutor:
         return {manager: Reading(*json.loads(reading)) for manager, reading in found.items()}
 
     def hold(self, managers: Sequence[str]) -> None:
-        """Send no further tasks to worker pools; this cannot be undone."""
+        """Send no further tasks to the worker pools with these identifiers, for good."""
         self._command((interchange.HOLD, list(managers)))
 
     def launch(self) -> BatchJob:
-        """Submit a batch job that starts workers; takes as long as the scheduler does.
+        """Submit a batch job that starts workers, and return it; wait for the scheduler's answer.
 
         Raises
         ------
         Refused
-            If the scheduler refuses it; :class:`NoAnswer` if it does not answer.
+            If the scheduler refuses the job; :class:`NoAnswer` if the scheduler does not answer.
         """
         blocks = self._executor.scale_out_facade(1)
         if not blocks:
@@ -264,18 +266,21 @@ class ParslExecutor:
         return BatchJob(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
 
     def submitted(self) -> list[str]:
-        """Return the numbers of all batch jobs so far."""
+        """Return the scheduler's job numbers of all batch jobs submitted so far."""
         return list(self._executor.blocks_to_job_id.values())
 
     def cancel(self, jobs: Sequence[str]) -> bool:
-        """Cancel batch jobs; return whether the scheduler cancelled all."""
+        """Cancel batch jobs, given by their numbers; return whether the scheduler cancelled all."""
         try:
             return all(self._provider.cancel(list(jobs)))
         except Exception:  # such as a timeout of the scheduler
             return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """Return the states of jobs that are processes of this host; unknown ones are left out."""
+        """Return the states of jobs that are processes of this host, by number.
+
+        Jobs whose state is unknown are left out.
+        """
         try:
             found = self._provider.status(list(jobs))
         except Exception:  # whatever the cause, the states are unknown
@@ -328,7 +333,7 @@ class ParslExecutor:
 
 
 def last_words(errors: Path) -> str:
-    """Return the line of a job's standard error that best explains its end."""
+    """Return the line of a job's standard error (file ``errors``) that best explains its end."""
     try:
         text = errors.read_bytes()[-8192:].decode(errors="replace")
     except OSError:

@@ -173,7 +173,7 @@ class Pool:
         ----------
         demand
             Number of workers that could be used now, busy ones included; by default the number of
-            tasks.
+            tasks that were sent and have not returned.
 
         Raises
         ------
@@ -203,12 +203,12 @@ class Pool:
             self._read_energy()
 
     def _read_energy(self) -> None:
-        """Record the energy of the nodes so far; a killed driver misses what follows."""
+        """Record the energy of the nodes so far; later energy is lost if the driver is killed."""
         told = [self._used.popleft() for _ in range(len(self._used))]
         self._energy.record([*told, *self._blocks.parsl.readings().items()])
 
     def workers(self) -> int:
-        """Number of connected workers that take tasks."""
+        """Return the number of connected workers that take tasks."""
         return self._blocks.workers
 
     def hosts(self) -> Sequence[Host]:
@@ -223,7 +223,10 @@ class Pool:
         return [host for host in hosts if host.block not in waiting] if waiting else hosts
 
     def _hold_back(self, copies: StoreCopies, blocks: Set[str]) -> set[str]:
-        """Return the blocks to whose nodes the store is being copied; they do not count as idle."""
+        """Return the blocks to whose nodes the store is being copied, and mark them as not idle.
+
+        Blocks are given by Parsl's identifiers; those without connected nodes are left out.
+        """
         waiting = set[str]()
         for block in self._blocks.blocks:
             if block.job.block in blocks and not copies.are_there(block.job.number):
@@ -232,7 +235,10 @@ class Pool:
         return waiting
 
     def bring(self, store: Path) -> None:
-        """Let the site copy a store to the nodes' own disks before they get jobs, if it can."""
+        """From now on copy a store to each node's own disk before the node gets jobs.
+
+        Nothing happens if the site does not send stores. ``store`` is the path of the store.
+        """
         scratch = self._site.node.scratch
         if self._site.sends_store and scratch is not None:
             self._copies = StoreCopies(store, scratch)
@@ -245,18 +251,16 @@ class Pool:
         manager: str | None = None,
         may_be_held: bool = False,
     ) -> Future[Any]:
-        """Call ``function(*arguments)`` on a node; return a future of its result.
-
-        It is the node of the named Parsl manager, or any free one.
+        """Call ``function(*arguments)`` on a node; return a future of the result.
 
         Parameters
         ----------
         function, *arguments
             Function to call on the node, and its arguments.
         manager
-            Identifier of the Parsl manager; None for any.
+            Identifier of the Parsl manager of the node; None for any free node.
         may_be_held
-            True to send it also to a manager that gets no further tasks.
+            True to send the call even to a manager that gets no further tasks otherwise.
 
         Raises
         ------
@@ -271,9 +275,16 @@ class Pool:
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Start ranks of a job on a node; the future returns a result for each.
+        """Start some ranks (processes) of a job on a node; return a future of their results.
 
-        If the node is lost, the results say so.
+        If the node is lost, the future returns results that say so.
+
+        Parameters
+        ----------
+        ranks
+            Ranks of the job that run on this node.
+        node
+            Name of the node, from :meth:`hosts`.
 
         Raises
         ------
@@ -285,7 +296,7 @@ class Pool:
         about = {"started": time.time(), "node": node_of(node)}
         self._file.segments[answer] = [
             {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
+            | {"to_epoch": spec.epochs.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
             for rank in ranks
             for spec in rank.specs
             if isinstance(spec, SegmentSpec)
@@ -359,13 +370,13 @@ class Pool:
             self._bad_nodes.pop(node, None)
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send no further jobs to a node that refused one; ``reason`` is for the user."""
+        """Send no further jobs to a node that refused a job; ``reason`` is for the user."""
         if self._health.condemn(node, reason):
             tell(_logger, "%s gets no more work: %s", node, reason)
         self._keep_off_bad_nodes(time.monotonic())
 
     def waiting(self) -> str:
-        """Return the reason why jobs wait for workers, in words; empty if none waits."""
+        """Return the reason why jobs wait for workers, in words; empty if no job waits."""
         if self._blocks.workers and not self.hosts():
             return "waiting until nodes have their copies of the store"
         if self._blocks.demand <= self._blocks.workers:
@@ -411,7 +422,10 @@ class Pool:
         return self._blocks.parsl.seconds_between_questions
 
     def _ask_states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """Query the states of batch jobs in the scheduler thread; unknown ones are left out."""
+        """Return the state of each batch job by number, without jobs whose state is unknown.
+
+        Called in the scheduler thread.
+        """
         if self._scheduler is None:
             return self._blocks.parsl.states(jobs)
         listed = self._cancel_strays()
@@ -423,11 +437,12 @@ class Pool:
         return {job: listed.get(number_of(job), JobState("ended")) for job in jobs}
 
     def _cancel_strays(self) -> dict[str, JobState] | None:
-        """Cancel batch jobs of this run that no driver waits for; return the scheduler's list.
+        """Cancel batch jobs of this run that no driver waits for; return all jobs listed.
 
-        A killed driver leaves some. A scheduler that did not answer in time may still have accepted
-        a job, or not cancelled one that was given up. Jobs are recognised by the paths of their
-        scripts: their names may also occur in a run of which this directory is a copy.
+        A killed driver leaves such jobs. A scheduler that did not answer in time may still have
+        accepted a job, or not cancelled a job that was given up. Jobs are recognised by the paths
+        of their scripts: their names may also occur in a run of which this directory is a copy.
+        None is returned if the scheduler does not answer.
         """
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
@@ -442,9 +457,9 @@ class Pool:
         return listed
 
     def _is_ours(self, script: str) -> bool:
-        """Return whether this start of the driver, or an earlier one, made a batch script.
+        """Return whether this start of the driver, or an earlier one, wrote the batch script.
 
-        A later driver would have replaced this one.
+        ``script`` is its path. A script of a later start means that this driver was replaced.
         """
         start = Path(script).parent.parent
         return (
@@ -486,7 +501,9 @@ class Pool:
 
 def _check_name(site: Site, directory: Path) -> None:
     """Refuse a directory whose name has a special meaning in a shell or a batch script."""
-    strange = re.search(rf"[^{_PLAIN}{_ALSO_PLAIN[site.scheduler]}]", str(directory.absolute()))
+    strange = re.search(
+        rf"[^{_PLAIN}{_ALSO_PLAIN.get(site.scheduler, '')}]", str(directory.absolute())
+    )
     if strange is not None:
         raise InputError(
             f"{directory.absolute().parent}: Parsl, which starts the workers, takes no "
@@ -495,7 +512,7 @@ def _check_name(site: Site, directory: Path) -> None:
 
 
 def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Return the results of a task's ranks; if its worker was lost, they say so."""
+    """Return the results of the ranks of an ended task; if its worker was lost, they say so."""
     error = task.exception()
     if error is None:
         return list(task.result())

@@ -27,7 +27,7 @@ class JobState(NamedTuple):
     script: str = ""
     """Path of its batch script, as submitted."""
     ends: float = math.inf
-    """Monotonic time of this host at which it will end [s]; infinite if unknown."""
+    """Monotonic time of this host at which the job will end [s]; infinite if unknown."""
 
 
 _SLURM_PENDING = {
@@ -42,7 +42,7 @@ class Slurm:
     """Slurm, asked through `squeue` and `scancel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """List the user's batch jobs that have not ended, by number; None without an answer."""
+        """Return the user's batch jobs that have not ended, by number; None without an answer."""
         # With job numbers, squeue would fail as soon as it has forgotten one of them.
         answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%L|%o")
         if answer is None or answer.returncode != 0:
@@ -67,7 +67,7 @@ class Pbs:
     """PBS Pro, asked through `qselect`, `qstat` and `qdel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """List the user's batch jobs that have not ended, by number; None without an answer."""
+        """Return the user's batch jobs that have not ended, by number; None without an answer."""
         mine = _run("qselect", "-u", getpass.getuser())
         if mine is None or mine.returncode != 0:
             return None
@@ -133,9 +133,9 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def seconds_of(clock: str) -> float | None:
-    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds; else None.
+    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds.
 
-    Schedulers also write words for no limit, or for an unknown time.
+    The result is None for other texts: schedulers write words for no limit, or an unknown time.
     """
     days, _, rest = clock.strip().rpartition("-")
     try:
@@ -153,5 +153,8 @@ def _end(left: float | None) -> float:
 
 
 def number_of(job: str) -> str:
-    """Shorten the PBS job `123.polaris-pbs-01.hsn.alcf.anl.gov` to `123`, as PBS sometimes does."""
+    """Return the number in a batch job's identifier, without the host name that PBS adds.
+
+    Example: `123` for `123.polaris-pbs-01.hsn.alcf.anl.gov`.
+    """
     return job.partition(".")[0]

@@ -32,9 +32,9 @@ class StoreCopies:
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:
-        """Start the copying for a running job; return True once it has ended.
+        """Start to copy the store for a running batch job, once; return whether copying has ended.
 
-        If it has failed, the job's nodes read the shared store.
+        If copying failed, the nodes of the job read the shared store.
         """
         if job not in self._sent:
             self._sent[job] = self._threads.submit(self._send, number_of(job))

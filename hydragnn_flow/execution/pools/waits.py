@@ -17,27 +17,28 @@ class Waits:
     """Time after the first workers of a block until others that have not connected count as
     missing."""
     each_node: float = 0.1
-    """Time added to the three above for each node of a block, since nodes connect one after
-    another."""
+    """Time added to ``start_here``, ``start`` and ``connect`` for each node of a block, since nodes
+    connect one after another."""
     without_workers: float = 10.0
-    """Time until a block that lost all workers is given up; its job may end on its own before."""
+    """Time until a block that lost all workers is given up; its batch job may end before."""
     idle: float = 20.0
     """Idle time before a block is given back. Between two phases there is no work for a moment, and
     a new block may wait for hours."""
     work: float = 600.0
-    """Time of work after which there are checkpoints, even if no task has ended."""
+    """Working time after which a block is taken to have written checkpoints, even if none of its
+    tasks has ended."""
     fruitless: float = 10.0
-    """Pause after a block that did nothing; each further one in a row triples it, up to five
-    minutes."""
+    """Pause after a block that did no work; each further such block in a row triples the pause, up
+    to five minutes."""
     bad_nodes: float = 120.0
     """Pause after a block on bad nodes: the scheduler would give the same nodes again at once."""
     refusal: float = 10.0
-    """Pause after a refused job; each further refusal doubles it, up to five minutes. Six of them
-    take ten minutes in all: the scheduler may be in maintenance."""
+    """Pause after a refused job; each further refusal doubles the pause, up to five minutes. Six
+    pauses take ten minutes in all: the scheduler may be in maintenance."""
     cancel: float = 2.0
     """Pause between attempts to cancel jobs."""
     checks: float = 1.0
-    """Time between two looks at the connected workers."""
+    """Time between two checks of the connected workers."""
     questions: float = 15.0
     """Time between two queries of the scheduler: many centres ask users for at most one every few
     seconds."""
@@ -53,8 +54,13 @@ WAITS = Waits()
 
 
 def drain_seconds(job_seconds: float) -> float:
-    """Return how long before the end of a batch job its nodes take no new tasks [s].
+    """Return the time before the end of a batch job in which its nodes take no new tasks [s].
 
-    Segments stop a little before the end, and would otherwise return to the same job.
+    Segments stop a little before the end, and would otherwise be sent to the same batch job again.
+
+    Parameters
+    ----------
+    job_seconds
+        Time limit of the batch job [s].
     """
     return min(90, max(20, job_seconds / 10))

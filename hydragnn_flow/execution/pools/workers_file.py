@@ -28,9 +28,9 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 
 
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
-    """Return the nodes that an earlier driver took out of use, with the Unix time of that [s].
+    """Return the nodes that an earlier driver took out of use, with the Unix time of doing so [s].
 
-    Entries older than a day are left out, since the nodes have probably been repaired.
+    Nodes taken out more than a day ago are left out, since they have probably been repaired.
     """
     found = read_workers(run_directory).get("bad_nodes")
     if not isinstance(found, dict):
@@ -40,7 +40,17 @@ def remembered_nodes(run_directory: Path) -> dict[str, float]:
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
-    """Describe waiting blocks: `2 blocks in the queue since 12 min (Priority)`."""
+    """Describe waiting blocks: `2 blocks in the queue since 12 min (Priority)`.
+
+    Parameters
+    ----------
+    blocks
+        Number of the waiting blocks.
+    since
+        Unix time at which the first block entered the queue [s].
+    reason
+        Scheduler's reason for the wait; may be empty.
+    """
     why = f" ({reason})" if reason else ""
     return f"{count(blocks)} in the queue since {elapsed(since)}{why}"
 
@@ -73,7 +83,7 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
         self.segments: dict[Any, list[dict[str, Any]]] = {}
-        """Running segments by their futures, as lines of the ledger that lack an end."""
+        """Running segments by the future of their task: lines of the ledger without their end."""
 
     def write(
         self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
@@ -85,9 +95,9 @@ class WorkersFile:
         blocks
             Batch jobs with their workers, as `Blocks.summary` describes them.
         bad_nodes
-            Nodes that get no further jobs, with the Unix time of that [s].
+            Nodes that get no further jobs, with the Unix time from which this is so [s].
         at_once
-            True to write even if the last write was moments ago; False to wait then.
+            True to write even if the last write was moments ago; False to write nothing then.
         """
         began = time.monotonic()
         if not at_once and began < self._next:

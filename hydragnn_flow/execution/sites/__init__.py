@@ -1,6 +1,7 @@
 """Building blocks of site files, and the Parsl configuration of a machine.
 
-Each site file describes one machine in a page. All share what Parsl's defaults get wrong.
+Each site file describes one machine. Settings that correct Parsl's defaults on all machines are
+here.
 """
 
 from hydragnn_flow.execution.site import (

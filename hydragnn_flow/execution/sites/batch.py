@@ -1,10 +1,10 @@
 """Parsl executor and provider of a site, and the batch jobs that start its workers.
 
-A site file gives a function that makes a Parsl provider, which submits jobs to its scheduler. What
-all machines share, and Parsl's defaults get wrong for training on GPUs, is here once.
+A site file gives a function that makes a Parsl provider, which submits jobs to its scheduler.
+Settings that all machines share, because Parsl's defaults do not suit training on GPUs, are here.
 
-Parsl is imported only where its objects are made: that takes more than a second, and a mistake in
-an option is reported without it.
+Parsl is imported only where its objects are made: the import takes more than a second, and a
+mistake in an option is reported before it.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def slurm_jobs(
     gpus_per_node
         Value of `sbatch --gpus-per-node`; 0 to leave it out.
     cores_per_node
-        Number of CPUs, as Slurm counts them, for workers on a node; by default all of the job's.
+        Number of CPUs, as Slurm counts them, for workers on a node; by default all CPUs of the job.
     directives
         Further lines `#SBATCH` that the machine needs.
     **arguments
-        Further arguments of Parsl's `SlurmProvider`, or other values for those set here.
+        Further arguments of Parsl's `SlurmProvider`, which override the arguments set here.
     """
 
     def provider(**block: Any) -> Sbatch:
@@ -120,7 +120,7 @@ def pbs_jobs(
     directives
         Further lines `#PBS` that the machine needs.
     **arguments
-        Further arguments of Parsl's `PBSProProvider`, or other values for those set here.
+        Further arguments of Parsl's `PBSProProvider`, which override the arguments set here.
     """
 
     def provider(**block: Any) -> PBSProProvider:
@@ -146,14 +146,22 @@ def pbs_jobs(
 
 
 def local_processes(**block: Any) -> LocalProvider:
-    """Return a Parsl provider of blocks that are processes of this host, for :class:`Executors`."""
+    """Return a Parsl provider whose blocks are processes of this host, for :class:`Executors`."""
     from parsl.providers import LocalProvider
 
     return LocalProvider(**block)
 
 
 def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
-    """Return the options of the srun that starts a worker pool on each node of a job."""
+    """Return the options of the srun that starts a worker pool on each node of a job.
+
+    Parameters
+    ----------
+    cores_per_node
+        Number of CPUs for workers on a node; None for all CPUs of the job.
+    gpus_per_node
+        Number of GPUs on a node; 0 requests no GPUs.
+    """
     gpus = f" --gpus-per-node={gpus_per_node}" if gpus_per_node else ""
     # srun does not inherit sbatch's cores: without -c all workers share one.
     cores = cores_per_node or "$SLURM_CPUS_ON_NODE"
@@ -182,7 +190,7 @@ class Executors:
     broadcast: bool = False
     """True if a batch job sends the environment to its nodes by Slurm's sbcast."""
     has_to_stage: bool = True
-    """True if it is an error that the environment cannot be packed; False to do without copies."""
+    """True to raise an error if the environment cannot be packed; False to make no copies then."""
     sends_store: bool = False
     """True to make a directory on each node for the store that Slurm will send there."""
 
@@ -192,8 +200,8 @@ class Executors:
         Raises
         ------
         InputError
-            If this host has no address that workers could reach, or the environment must be packed
-            and cannot be.
+            If this host has no address that workers could reach, or ``has_to_stage`` is True and
+            the environment cannot be packed.
         """
         address = self.address()
         if self.staged is None:
@@ -208,7 +216,15 @@ class Executors:
         return self.config(directory, address)
 
     def config(self, directory: Path, address: str) -> Config:
-        """Make the Parsl configuration, with workers that connect to the driver at ``address``."""
+        """Make the Parsl configuration.
+
+        Parameters
+        ----------
+        directory
+            Directory for Parsl's files.
+        address
+            Address at which workers connect to the driver.
+        """
         from parsl import Config
 
         return Config(
@@ -279,7 +295,7 @@ class Executors:
         return block
 
     def _worker_init(self, directory: Path) -> str:
-        """Return the shell lines at the start of a batch job."""
+        """Return the shell lines at the start of a batch job; ``directory`` has Parsl's files."""
         options = self.options
         lines = [*self.first_lines, options.worker_init or ""]
         # After the user's lines, as a module must not bring another Python than the driver's.
@@ -323,8 +339,8 @@ def batch_site(
     run
         Options of the user, as resolved by the site.
     provider
-        Function that makes a Parsl provider: :func:`slurm_jobs`, :func:`pbs_jobs`, or as in
-        :class:`Executors`.
+        Function that makes a Parsl provider, as :func:`slurm_jobs` and :func:`pbs_jobs` return it,
+        or another one as in :class:`Executors`.
     scheduler
         Batch system of the jobs; None if they are processes of this host.
     first_lines
@@ -394,7 +410,7 @@ def address_on(interface: str | None, site: str) -> Callable[[], str]:
 
 @dataclass(frozen=True)
 class Limit:
-    """Limits of a queue for jobs of ``fewest`` to ``most`` nodes: at most ``hours`` [h]."""
+    """Limit of a queue: jobs of ``fewest`` to ``most`` nodes may run for at most ``hours`` [h]."""
 
     fewest: int
     most: int
@@ -413,7 +429,7 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
     queue
         Name of the queue with these limits.
     limits
-        Limits in increasing order of their nodes, without gaps.
+        Limits in increasing order of their numbers of nodes, without gaps.
 
     Raises
     ------

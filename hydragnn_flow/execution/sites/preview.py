@@ -27,9 +27,9 @@ class Block(NamedTuple):
     """Command and script that start a Parsl block (one batch job)."""
 
     command: str
-    """Command that submits it."""
+    """Command that submits the batch job."""
     script: str
-    """Batch script that runs in it."""
+    """Text of the batch script."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def preview(site: Site) -> Preview:
 
 
 def _block(executor: Any) -> Block:
-    """Return the command and script with which an executor starts a block."""
+    """Return the command and script with which an executor starts a block; change the executor."""
     # Values that Parsl sets when it starts an executor.
     executor.run_dir = f"{_RUN_DIR}/000"
     executor.cert_dir = f"{executor.logdir}/certificates"
@@ -90,7 +90,21 @@ def _block(executor: Any) -> Block:
 
 
 def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:
-    """Let Parsl write a block's script; return the command that would submit it."""
+    """Let Parsl write a block's batch script; return the command that would submit the script.
+
+    Nothing is submitted, and the provider is changed.
+
+    Parameters
+    ----------
+    provider
+        Parsl provider of the block.
+    command
+        Command that the script runs, which starts the workers.
+    name
+        Name of the batch job.
+    scripts
+        Folder for the script.
+    """
     given: list[str] = []
 
     def refuse(line: str, *_: Any) -> tuple[int, str, str]:

@@ -3,7 +3,7 @@
 Thousands of processes that import torch from a shared file system slow it down for themselves and
 all other users. The driver packs its environment once, into one archive. When a block (batch job)
 starts, each node unpacks it into its scratch and starts its workers from there. A node that cannot
-do so says why, and starts them from the shared file system.
+do so says why, and starts its workers from the shared file system.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def pack_environment(directory: Path, place: Path) -> None:
     Raises
     ------
     InputError
-        If this Python has no environment of its own, or it cannot be packed.
+        If Python is not in a virtual or conda environment, or the environment cannot be packed.
     """
     prefix = Path(sys.prefix)
     if sys.prefix == sys.base_prefix and not (prefix / "conda-meta").is_dir():
@@ -138,7 +138,7 @@ def _packages() -> str:
 
 
 def _pack(prefix: Path, archive: Path) -> str:
-    """Write the archive of the environment; return its SHA-256."""
+    """Pack the directory ``prefix`` into the file ``archive``; return the file's SHA-256."""
     temporary = archive.with_suffix(".tmp")
     try:
         _run("tar", "-cf", str(temporary), "-C", str(prefix), ".")

@@ -1,4 +1,4 @@
-"""Description of this machine, for sites that describe no other."""
+"""Description of this machine, for sites that describe no other machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a trainer process to the requests of its node's agent."""
+"""Answers of a trainer process to the requests of its node's agent (process that controls it)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
 )
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
-from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job
+from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job, read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
@@ -52,14 +52,14 @@ class _Asked:
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.stop = threading.Event()
-        """Set when the running segment has to end."""
+        """Event that is set when the running segment has to end."""
         self.is_idle = threading.Event()
-        """Set while all finished work is in a checkpoint."""
+        """Event that is set while no segment runs, so that the process can end without a loss."""
         self.is_idle.set()
         self.released = ""
         """Identifier of the attempt at a segment that was last asked to stop."""
         self.share = 1.0
-        """Fraction of its GCD's energy counters that this process counts."""
+        """Fraction of the GCD's measured energy that belongs to this process, 0 to 1."""
 
     def read(self) -> None:
         """Read messages until the agent closes the pipe or dies; then end this process."""
@@ -82,7 +82,10 @@ class _Asked:
 
 
 def serve() -> None:
-    """Answer requests of the agent for jobs until it closes the pipe."""
+    """Answer the agent's requests for jobs until the agent closes the pipe; then end this process.
+
+    The process also ends after SIGTERM, or after an answer with the key :data:`.LAST`.
+    """
     setproctitle(IDLE)
     keep_freed_memory()
     send, asked = keep_stdout(), _Asked()
@@ -114,12 +117,12 @@ def _answer(
 ) -> dict[str, Any]:
     try:
         job = read_job(request["spec"])
-        fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
+        fused = [read_segment(values) for values in request.get(FUSED, ())]
     except InputError as error:  # the node lacks a user's module
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     if not isinstance(job, Call):  # a call has no checkpoint to wait for
         asked.is_idle.clear()
-    setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.run_directory}")
+    setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.driver.run_directory}")
     try:
         return _done(job, fused, request, asked, _signs(send))
     finally:
@@ -176,7 +179,10 @@ def _done(
     asked: _Asked,
     alive: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Run a job, or this rank of it; return its outcome as plain values."""
+    """Run this process's rank of a job; return the outcome as values for JSON.
+
+    If ``fused`` is not empty, it has the segments to train together, ``job`` among them.
+    """
     rank, size, device = request["rank"], request["world"], request["device"]
     began = time.perf_counter()
 
@@ -210,7 +216,7 @@ def _done(
             if isinstance(job, Call):
                 outcome = _called(job)
             else:
-                run = profile_segment if job.profile_seconds else run_segment
+                run = profile_segment if job.profile.seconds else run_segment
                 outcome = run(
                     job,
                     device=device,

@@ -32,7 +32,7 @@ from hydragnn_flow.segment import (
 )
 
 ANOTHER_RANK = "another rank of the gang ended"
-"""Beginning of the reason of a rank that was ended because of another."""
+"""First words of the reason in the result of a rank that was ended because another rank ended."""
 
 
 def merged(results: Sequence[SegmentResult]) -> SegmentResult:
@@ -41,15 +41,16 @@ def merged(results: Sequence[SegmentResult]) -> SegmentResult:
     Parameters
     ----------
     results
-        Results in the order of their ranks. The result of a rank whose worker was lost has no
-        `node`.
+        Results in the order of the ranks. If the worker of a rank was lost, the result's `node` is
+        empty.
 
     Returns
     -------
     SegmentResult
-        Result of rank 0, or the root cause if any rank failed. CPU seconds and joules are sums over
-        the ranks, memory is the largest. GCDs on another node than the first are written
-        `node/gcd`. Joules are None if a rank that ended well has not counted its own.
+        Result of rank 0 or, if any rank failed, of the rank that is the root cause. CPU seconds and
+        joules are sums over the ranks, peak memory is the largest of a rank. GCDs on another node
+        than that of rank 0 are named `node/gcd`. Joules are None if a rank that ended well has not
+        measured its energy.
     """
     bad = [result for result in results if result.status != "ok"]
     home = results[0].node
@@ -76,7 +77,10 @@ def _energy(results: Sequence[SegmentResult], name: str) -> float | None:
 
 
 def _rank_of_blame(result: SegmentResult) -> int:
-    """Return a sort key, root cause first: a dead rank breaks the connections of all others."""
+    """Return a sort key, smallest for the root cause of a failed job.
+
+    A dead rank breaks the connections of all other ranks, which then fail too.
+    """
     if result.status in ("diverged", "out_of_memory"):
         return 0  # caused by the network, whichever rank reports it
     if not result.node:
@@ -96,32 +100,33 @@ _TIME_UP = "its time was up before it began, or before it could stop"
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of a job: its part on one GCD."""
+    """Rank of a job: the process that does the job's part on one GCD."""
 
     spec: JobSpec
     number: int = 0
+    """Index of this rank in the job, from 0."""
     world: int = 1
     """Number of ranks of the job."""
     gcd: int = 0
-    """Position of its GCD on the node, from 0."""
+    """Index of the rank's GCD on the node, from 0."""
     nodes: int = 1
-    """Number of nodes of the job."""
+    """Number of nodes that have ranks of the job."""
     memory_gib: float = 0.0
-    """Expected memory on its GCD, process included [GiB]."""
+    """Expected memory on the rank's GCD, process included [GiB]."""
     seconds: float | None = None
     """Time from sending the rank until the node ends [s]; None if unknown."""
     fused: tuple[SegmentSpec, ...] = ()
-    """Other segments, fused with it: trained by the same process in the same steps."""
+    """Further segments that the same process trains in the same steps."""
 
     @property
     def segment(self) -> SegmentSpec:
-        """Specification of its job, which must be a segment."""
+        """Specification of the rank's job, which must be a segment."""
         assert isinstance(self.spec, SegmentSpec)
         return self.spec
 
     @property
     def specs(self) -> list[JobSpec]:
-        """Specifications of its job and of the segments fused with it."""
+        """Specifications of the rank's job and of all segments fused with it."""
         return [self.spec, *self.fused]
 
     @property
@@ -198,7 +203,10 @@ class RankRun:
                 self._trainer.release(self.spec.attempt)
 
     def call_off(self, reason: str, status: Status = "interrupted") -> None:
-        """End the rank's process, as the rank hangs or would wait for dead ranks of its gang."""
+        """Kill the rank's process, as the rank hangs or would wait for dead ranks of the job.
+
+        ``reason`` and ``status`` go into the rank's result.
+        """
         if not self._called_off:
             self._called_off = f"{ANOTHER_RANK}: {reason}" if self._rank.in_gang else reason
             self._status_of_call_off = status
@@ -249,7 +257,7 @@ class RankRun:
         }
 
     def _log(self, words: str) -> None:
-        """Append what the process printed to the log of each job."""
+        """Append the process's output ``words`` to the log of each of its jobs."""
         for spec in self._specs if words else ():
             if not spec.directory:
                 print(words, file=sys.stderr, end="")
@@ -262,7 +270,7 @@ class RankRun:
 def _seconds_left(rank: Rank) -> float | None:
     """Return the time until the node's batch job ends [s]; None if unknown.
 
-    The driver says it, or the job's own environment variables.
+    It comes from ``rank.seconds`` or, without that, from environment variables of the batch job.
     """
     if rank.seconds is not None:
         return rank.seconds

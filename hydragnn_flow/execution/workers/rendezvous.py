@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks of a job before they start.
+"""Rendezvous of the ranks (processes) of a job before they start.
 
 The first rank opens a key-value store on one address of one network interface and writes the
 address to a file; the others wait for that file. Neither host names nor agreed ports are needed,
@@ -47,13 +47,13 @@ def rendezvous(
     size: int,
     should_stop: Callable[[], bool],
 ) -> Iterator[Store]:
-    """Wait until all ranks are there; yield their key-value store, open in a ``with`` block.
+    """Context manager: wait until all ranks of a job have met; yield their open key-value store.
 
     Parameters
     ----------
     folder
-        Directory visible to all ranks; None if they are all on this node, or if another rank on
-        this node looks there.
+        Directory visible to all ranks; None if all ranks are on this node, or if another rank on
+        this node reads the directory.
     here
         Existing directory visible to the ranks on this node.
     key
@@ -63,14 +63,14 @@ def rendezvous(
     patience
         Longest time that each rank waits [s].
     rank, size
-        Number of this rank, and number of ranks.
+        Index of this rank, and number of ranks.
     should_stop
         Function called while waiting; True ends the wait.
 
     Raises
     ------
     RanksMissing
-        If a rank has not come after ``patience``; the message says which.
+        If a rank has not come after ``patience``; the message names it.
     Stopped
         If ``should_stop`` returned True.
     InputError
@@ -141,7 +141,7 @@ def _step() -> str:
 
 
 def _open(address: str) -> TCPStore:
-    """Open a key-value store that listens on this address only; torch's default is all."""
+    """Open a key-value store that listens on ``address`` only; torch listens on all by default."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         return TCPStore(

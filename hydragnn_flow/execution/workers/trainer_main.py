@@ -1,4 +1,4 @@
-"""Main module of a trainer process: imports what answers need, then serves requests."""
+"""Main module of a trainer process: imports the modules that jobs need, then serves requests."""
 
 from hydragnn_flow.garbage import no_collection
 

@@ -1,12 +1,12 @@
-"""Trainer processes of a node: warm ones on each GCD, lent to one job at a time.
+"""Trainer processes of a node: kept alive on each GCD, and lent to one job at a time.
 
-The node's agent imports neither torch nor the store, so it survives whatever happens to the
-process. Several may run on one GCD. Requests and replies are single lines of JSON through pipes;
-the process ends when the agent does. Its output goes to a file on the node, from which the agent
-takes it when a job has ended.
+The node's agent imports neither torch nor the store, so it survives whatever happens to a trainer
+process. Several trainer processes may run on one GCD. Requests and replies are single lines of JSON
+through pipes; a trainer process ends when the agent does. Its output goes to a file on the node,
+which the agent reads when a job has ended.
 
-While it trains it sends a heartbeat about every second. A process that hangs, in a GPU's queue or
-in reading a file system, sends none and is killed; nothing else would notice.
+While a trainer process trains it sends a heartbeat about every second. If it hangs, in a GPU's
+queue or in reading a file system, it sends none and is killed; nothing else would notice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ RELEASE = "release"
 """Key of a message with the identifier of the attempt at a segment that has to stop at a
 checkpoint."""
 ALIVE = "alive"
-"""Key of a heartbeat, with the longest training step so far [s]; 0 before the first."""
+"""Key of a heartbeat (sign of life), with the time of the longest training step so far [s]; 0
+before the first step has ended."""
 SECONDS_BETWEEN_SIGNS = 1.0
 # Time from a request to the end of its first step [s]: importing torch, reading a store or copying
 # it to the node, compiling kernels.
@@ -62,9 +63,10 @@ class TrainerProcess(JsonProcess):
     Parameters
     ----------
     environment
-        Environment variables by name, among them the GCD that the process sees; None removes one.
+        Values of environment variables by name, which select the GCD that the process sees; None
+        removes a variable.
     cores
-        CPU cores that the process runs on; if empty, all that this process may use.
+        Numbers of the CPU cores that the process runs on; if empty, all cores of the agent.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class TrainerProcess(JsonProcess):
             )
 
     def said(self) -> str:
-        """Return the output of the process since the last call."""
+        """Return the output of the process since the last call, at most its last megabyte."""
         number = self._words.fileno()
         size = os.fstat(number).st_size
         words = os.pread(number, _MOST_WORDS, max(0, size - _MOST_WORDS))
@@ -93,9 +95,9 @@ class TrainerProcess(JsonProcess):
         self._process.terminate()
 
     def release(self, attempt: str) -> None:
-        """Stop an attempt at a segment at a checkpoint; the process goes on to other jobs.
+        """Stop a segment at a checkpoint; the process can then run other jobs.
 
-        Nothing happens if the process runs another attempt by now.
+        Nothing happens if the process does not run the attempt with the identifier ``attempt``.
         """
         with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({RELEASE: attempt})
@@ -118,8 +120,8 @@ class TrainerProcess(JsonProcess):
         request
             Request in the form of JSON values.
         seconds
-            Time to wait for the first finished training step [s]; the limit for later ones follows
-            from it.
+            Longest time without a heartbeat until the first training step has ended [s]; after that
+            the limit follows from the longest step.
         is_over
             Function called about every second; the process is killed when it returns True.
 
@@ -160,10 +162,9 @@ class _Lent:
 
 
 class Trainers:
-    """Trainer processes of this node, by the position of their GCD.
+    """Trainer processes of this node, each on a GCD, which are lent to jobs.
 
-    They live as long as the process that starts them, so that a job finds torch imported and the
-    store read.
+    They stay alive between jobs, so that a job finds torch imported and the store read.
 
     Parameters
     ----------
@@ -178,15 +179,15 @@ class Trainers:
 
     @contextmanager
     def lend(self, gcd: int, memory_gib: float = 0.0) -> Iterator[TrainerProcess]:
-        """Lend a trainer process for a ``with`` block.
+        """Context manager: lend a trainer process; start one if none is idle on the GCD.
 
         Parameters
         ----------
         gcd
-            Position of its GCD on the node.
+            Index of the GCD on the node.
         memory_gib
-            Expected memory of the job, the process included [GiB]; idle processes that leave too
-            little memory on the GCD are ended.
+            Expected memory of the job, the process included [GiB]; idle processes for which this
+            leaves no memory on the GCD are ended.
 
         Raises
         ------
@@ -200,7 +201,7 @@ class Trainers:
             self._give_back(lent, gcd)
 
     def idle(self, gcd: int) -> list[TrainerProcess]:
-        """List the idle processes of a GCD."""
+        """Return the idle trainer processes on the GCD at index ``gcd`` of the node."""
         with self._lock:
             return [*self._idle[gcd]]
 
@@ -235,7 +236,7 @@ class Trainers:
         return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
 
     def _surplus(self, gcd: int) -> list[TrainerProcess]:
-        """Remove and return idle processes for which the running ones leave no memory."""
+        """Remove and return the idle processes for which running jobs leave no memory on a GCD."""
         each, idle = self._node.gcd, self._idle[gcd]
         left = each.memory_gib - sum(lent.memory_gib for lent in self._lent[gcd])
         most = max(0, int(left / each.process_gib)) if self._lent[gcd] else len(idle)

@@ -89,10 +89,10 @@ def _forget(attempt: str) -> None:
 
 
 def call_off(attempt: str, reason: str) -> None:
-    """End the ranks of a job on this node, now or when they come.
+    """End the ranks (processes) of a job on this node at once, or as soon as they arrive.
 
     A failed rank leaves the others waiting in a collective operation. The driver learns of the
-    failure, and informs the nodes of the others. The call of a function that hangs is killed.
+    failure, and calls this on the nodes of the other ranks. It also ends function calls that hang.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def call_off(attempt: str, reason: str) -> None:
 
 
 def release(attempt: str) -> None:
-    """Stop a segment on this node at a checkpoint, now or when it comes.
+    """Stop a segment on this node at a checkpoint, now or as soon as the segment arrives.
 
-    The ranks of a gang agree to stop, so it is enough to ask those on one node.
+    All ranks of a segment agree to stop, so it is enough to ask those on one node.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ def release(attempt: str) -> None:
 
 
 def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
-    """Remember the identifier of an attempt; return those of its ranks that run here.
+    """Add an attempt and a reason to ``of_these``; return the attempt's ranks that run here.
 
-    Its other ranks may still come.
+    Further ranks of the attempt may still arrive, and then find it in the dict.
     """
     with _lock:
         of_these[attempt] = reason
@@ -132,7 +132,7 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
 
 
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
-    """Run a rank and return its results; if it fails, end its gang's ranks on this node."""
+    """Run a rank and return its results; if it fails, end the job's other ranks on this node."""
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as trainer:
             results = run.run(trainer)
@@ -157,13 +157,16 @@ def leave() -> None:
 
 
 def _watch_driver(spec: JobSpec, gcds: int) -> None:
-    """Start a thread that stops the segments of a driver that a newer one has replaced."""
+    """Start a thread that stops this run's jobs once a newer driver has replaced their driver.
+
+    Only the first call starts a thread. ``gcds`` is the number of GCDs on a node.
+    """
     # All nodes share a file system, and look at most 20 times a second. A node that loses contact
     # with its driver ends in any case.
-    seconds = max(_SECONDS_BETWEEN_LOOKS, spec.site_gcds / gcds / 20)
+    seconds = max(_SECONDS_BETWEEN_LOOKS, spec.driver.site_gcds / gcds / 20)
 
     def watch() -> None:
-        watched, token = DriverFile(Path(spec.run_directory)), None
+        watched, token = DriverFile(Path(spec.driver.run_directory)), None
         while True:
             time.sleep(seconds)
             with suppress(OSError):  # if the disk does not answer, the last token counts
@@ -171,20 +174,20 @@ def _watch_driver(spec: JobSpec, gcds: int) -> None:
             with _lock:
                 runs = [run for ranks in _running.values() for run in ranks]
             for run in runs:
-                is_ours = run.spec.run_directory == spec.run_directory
-                if is_ours and token not in (None, run.spec.token):
+                is_ours = run.spec.driver.run_directory == spec.driver.run_directory
+                if is_ours and token not in (None, run.spec.driver.token):
                     run.stop()
 
     with _lock:
-        if spec.run_directory and not _watch:
+        if spec.driver.run_directory and not _watch:
             _watch.append(threading.Thread(target=watch, daemon=True, name="driver-watch"))
             _watch[0].start()
 
 
 def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:
-    """Return the arguments for :func:`.rendezvous` of a rank with its gang; None if it is alone.
+    """Return arguments for :func:`.rendezvous` of a rank with the job's others; None if alone.
 
-    ``ranks`` are those on this node, and ``here`` is a directory on it.
+    ``ranks`` are the job's ranks on this node, and ``here`` is a directory on this node.
     """
     if not rank.in_gang:
         return None
@@ -202,9 +205,9 @@ def _is_nodes(error: Exception) -> bool:
 
 
 def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
-    """Return the results of a rank that a node could not start, for lack of a device or of room.
+    """Return the results of a rank that this node could not start because of ``error``.
 
-    Such a node spoils everything it gets, so its name must be in the result.
+    They contain the node's name, as the node may fail every job that it gets.
     """
     reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     outcome = TrainingOutcome.cut_short("refused" if _is_nodes(error) else "error", reason)

@@ -21,7 +21,7 @@ from hydragnn_flow.models.mpnn.base import NodeState
 
 
 class GlobalAttention(nn.Module):
-    """Softmax attention between atoms of a graph, several heads. Vaswani et al., arXiv:1706.03762.
+    """Softmax attention between the atoms of a graph. Vaswani et al., arXiv:1706.03762.
 
     Parameters
     ----------
@@ -71,10 +71,10 @@ class GlobalAttention(nn.Module):
 class PerformerAttention(GlobalAttention):
     """Softmax attention estimated in time and memory linear in the number of atoms.
 
-    The exponential of a product of query and key is the mean over random directions of a product of
-    a function of each: FAVOR+, Choromanski et al., arXiv:2009.14794. The directions are drawn once
-    and kept in the state dict, for reproducible predictions; HydraGNN redraws them every 1000
-    steps.
+    The exponential of query · key is estimated by a mean over random directions. Each term of the
+    mean is a function of the query times a function of the key: FAVOR+, Choromanski et al.,
+    arXiv:2009.14794. The directions are drawn once and kept in the state dict, for reproducible
+    predictions; HydraGNN redraws them every 1000 steps.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class PerformerAttention(GlobalAttention):
         return averaged
 
     def _exponents(self, rows: Tensor) -> Tensor:
-        """Return logarithms of the random features (Performer) of queries or keys."""
+        """Return the logarithms of the random features of queries or keys ``rows``."""
         scaled = rows * rows.shape[3] ** -0.25
         projected: Tensor = scaled @ self.directions.t().to(scaled.dtype)
         squares: Tensor = scaled.square().sum(dim=3, keepdim=True)
@@ -115,8 +115,8 @@ class PerformerAttention(GlobalAttention):
 def orthogonal_directions(width: int) -> Tensor:
     """Draw about width · ln(width) random directions for a head of ``width``, [n, width].
 
-    They are orthogonal within groups, which estimates better than independent ones. Their lengths
-    are those of normally distributed vectors.
+    Directions are orthogonal within groups of ``width``, which gives better estimates than
+    independent ones. Their lengths are those of normally distributed vectors.
     """
     number = max(width, round(width * math.log(width)))
     groups = [torch.linalg.qr(torch.randn(width, width)).Q for _ in range(-(-number // width))]
@@ -128,8 +128,8 @@ def orthogonal_directions(width: int) -> Tensor:
 class GPSLayer(nn.Module):
     """Message-passing layer and attention in parallel, followed by a perceptron.
 
-    Each has a residual connection and a normalisation. Equivariant features pass through message
-    passing only.
+    Layer, attention and perceptron each have a residual connection and a normalisation. Equivariant
+    features pass through message passing only.
 
     Parameters
     ----------

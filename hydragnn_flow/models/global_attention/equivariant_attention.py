@@ -5,9 +5,9 @@ HydraGNN's engine `EquivariantTransformer`. Atom i averages over the other atoms
     value(j) = Σ over paths and r: φ_r(|x_j - x_i|) · W_r (features of j ⊗ harmonics of x_j - x_i)
 
 by the softmax over j of the products of queries and keys, which are invariant. HydraGNN computes
-the matrix Σ φ_r W_r of every path for each pair of atoms, and multiplies it by the features of one.
-Here the sum over j comes first, and the matrices W_r are applied once per atom. The numbers are the
-same, with a fraction of the work, and no memory grows with pairs times the square of the width.
+the matrix Σ φ_r W_r of every path for each pair of atoms, and multiplies it by the features of atom
+j. Here the sum over j comes first, and the matrices W_r are applied once per atom. The numbers are
+the same, with a fraction of the work, and no memory grows with pairs times the square of the width.
 
 **Crystals.** HydraGNN refuses periodic graphs. Here a crystal is the limit of ever larger pieces of
 it. Nearly all images of an atom are then far away, equally in all directions. So a value has the
@@ -15,8 +15,8 @@ it. Nearly all images of an atom are then far away, equally in all directions. S
 The average therefore runs over the atoms of the cell and is the same in a supercell. Positions in
 the cell matter only through the atoms' features.
 
-All three act on scalars, vectors and features of higher degree, and are equivariant. HydraGNN's own
-design; see ``docs/equivariant_graph_transformer.md`` there.
+Attention, normalisation and perceptron act on scalars, vectors and features of higher degree, and
+are equivariant. The design is HydraGNN's own; see ``docs/equivariant_graph_transformer.md`` there.
 
 ``torch.utils.checkpoint`` keeps what a backward pass recomputes until the second derivative is
 taken, which training on forces needs, and then saves no memory. Here both passes recompute it.
@@ -50,7 +50,7 @@ _Function = Callable[..., Tensor]
 
 
 def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
-    """Compute the output of a module; derivatives keep only the inputs and recompute the rest.
+    """Compute the output of a module; backward passes keep only the inputs and recompute the rest.
 
     Parameters
     ----------
@@ -77,7 +77,10 @@ def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
 
 
 def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Return the current autocast settings as a context; backward passes do not have them."""
+    """Return a function that makes a context manager with the current autocast settings.
+
+    Backward passes would not have these settings by themselves.
+    """
     if not torch.amp.is_autocast_available(device):
         return nullcontext
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -103,7 +106,7 @@ class _Value(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """Gradients of a function by its tensors; zero if it does not depend on one."""
+    """Gradients of a function by its tensors; zero for a tensor that it does not depend on."""
 
     @staticmethod
     def forward(
@@ -158,7 +161,7 @@ class DegreeLinear(nn.Module):
     """Linear map of channels, separate for each degree, without a bias.
 
     Its weights are one parameter, because some degrees are zero in crystals: a parameter without
-    any gradient would stop training on several ranks.
+    any gradient would stop training on several ranks (processes of a distributed job).
 
     Parameters
     ----------
@@ -167,7 +170,7 @@ class DegreeLinear(nn.Module):
     inputs, outputs
         Numbers of input and output channels.
     gain
-        Initial size of the output relative to the input.
+        Ratio of the output's initial scale to that of the input.
     """
 
     def __init__(self, highest: int, inputs: int, outputs: int, gain: float = 1.0) -> None:
@@ -185,13 +188,13 @@ class DegreeLinear(nn.Module):
 class PairFunctions(nn.Module):
     """Functions φ of the distance of two atoms, the last of which is a constant.
 
-    The others are a linear layer and a SiLU on Gaussians of d / (1 Å + d), which goes from zero to
-    one. They have no cutoff.
+    The other functions are a linear layer and a SiLU on Gaussians of d / (1 Å + d), which goes from
+    zero to one. The functions have no cutoff.
 
     Parameters
     ----------
     size
-        Number of Gaussians, and of functions besides the constant.
+        Number of Gaussians, and number of functions besides the constant.
     """
 
     centres: Tensor
@@ -246,7 +249,7 @@ class PairAverages(nn.Module):
             for result in range(writes + 1)
             if couple_to(first, second, result)
         ]
-        """Degrees of features, harmonics and their product; each path has its own matrices."""
+        """Paths as degrees of (features, harmonics, product); each path has its own matrices."""
         # Others are unit matrices, divided by the root of their size if the result is a scalar.
         self.tables = nn.ModuleDict(
             {
@@ -330,7 +333,7 @@ class PairAverages(nn.Module):
     def _near(
         self, weights: Tensor, functions: Tensor, harmonics: Tensor, features: Tensor
     ) -> Tensor:
-        """Compute averages if some graphs are not crystals.
+        """Compute averages if at least one graph is not a crystal (not periodic).
 
         Weights are [heads, n_graphs, n_rows, largest], features [n_graphs, largest, components ·
         width]; functions and harmonics come from :meth:`_pairs`.
@@ -397,7 +400,7 @@ class PairAverages(nn.Module):
         return torch.bmm(flat, matrices).view(*summed.shape[:-2], self.width)
 
     def _far(self, weights: Tensor, features: Tensor) -> Tensor:
-        """Compute averages if all graphs are crystals; parameters are those of :meth:`_near`."""
+        """Compute averages if all graphs are periodic; parameters are those of :meth:`_near`."""
         averaged = (weights @ features).view(*weights.shape[:3], -1, self.width).transpose(2, 3)
         functions = self.functions.at_infinity()[:, None, None]
         results = []
@@ -433,9 +436,10 @@ class EquivariantAttention(nn.Module):
         Number of functions of the distance.
     chunk
         Number of atoms of a graph that attend at a time; None for all at once. With several chunks,
-        pairs are recomputed in the backward passes, so that memory does not grow with their number.
+        pairs of atoms are recomputed in backward passes, so that memory does not grow with the
+        number of pairs.
     gain
-        Initial size of the output.
+        Factor of the initial weights of the output map.
     """
 
     def __init__(
@@ -461,7 +465,7 @@ class EquivariantAttention(nn.Module):
     def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
         """Map [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width].
 
-        The output has fewer components if products with harmonics reach no higher degree.
+        The output has fewer components if products with harmonics do not reach degree ``writes``.
         """
         padding, space = geometry.padding, geometry.space
         assert padding is not None and space is not None  # the encoder provides them
@@ -504,13 +508,13 @@ class RootMeanSquare(nn.Module):
         self.gain = nn.Parameter(torch.ones(1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Normalise features [n_atoms, components, width]."""
+        """Divide features [n_atoms, components, width] by their root mean square for each atom."""
         squares = features.square().mean(dim=(1, 2), keepdim=True)
         return features * (self.gain * (squares + 1e-8).rsqrt())
 
 
 class Perceptron(nn.Module):
-    """Two linear layers on features of all degrees, with a gate by their norm in between.
+    """Two linear layers on features of all degrees, with a gate by the features' norm in between.
 
     Parameters
     ----------
@@ -519,9 +523,9 @@ class Perceptron(nn.Module):
     width
         Number of channels of each degree.
     multiplier
-        Ratio of hidden channels to channels.
+        Ratio of the number of hidden channels to ``width``.
     gain
-        Initial size of the output.
+        Factor of the initial weights of the second layer.
     """
 
     def __init__(self, highest: int, width: int, multiplier: int, gain: float = 1.0) -> None:

@@ -1,9 +1,9 @@
 """Sums of filtered messages, computed in slices of edges and recomputed in backward passes.
 
 Training on forces takes the second derivative of the messages. Written with torch's operations,
-each of a few dozen operations writes and keeps a tensor over all edges. These exceed a processor's
-cache, and moving them takes longer than computing them. Here only the inputs are kept, and a
-processor works on a slice of the edges at a time.
+each of a few dozen operations writes and keeps a tensor over all edges. These tensors exceed a
+processor's cache, and moving them takes longer than computing them. Here only the inputs are kept,
+and a processor works on a slice of the edges at a time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class EdgeSlice(NamedTuple):
     span
         Slice of the edges in the batch.
     sender, receiver
-        Atoms that the edges lead from and to, int64 [n].
+        Indices of the atoms that the edges lead from and to, int64 [n].
     rows
-        Spline coefficients that the edges read.
+        Indices of the spline coefficients that the edges read.
     summands
-        Six rows per edge, of receiver, sender and a spline in one table, int64 [6 * n].
+        Indices of six rows per edge in one table: the receiver's, the sender's, and four spline
+        coefficients, int64 [6 * n].
     first
         Index in ``summands`` where each edge begins, int64 [n].
     """
@@ -51,7 +52,11 @@ class EdgeSlice(NamedTuple):
     first: Tensor
 
     def argument(self, table: Tensor, weights: Tensor) -> Tensor:
-        """Compute receiver_i + sender_j + spline(d_ij), [n, width], from one table of the three."""
+        """Compute receiver_i + sender_j + spline(d_ij), [n, width], for the edges of the slice.
+
+        ``table`` is the concatenation of receivers, senders and spline coefficients. ``weights``
+        [n, 4] are the interpolation weights of the coefficients.
+        """
         weights = torch.cat([weights.new_ones((weights.shape[0], 2)), weights], dim=1)
         return functional.embedding_bag(
             self.summands, table, self.first, mode="sum", per_sample_weights=weights.view(-1)
@@ -59,7 +64,10 @@ class EdgeSlice(NamedTuple):
 
 
 def slices_of(geometry: Geometry, interpolation: Interpolation) -> list[EdgeSlice]:
-    """Return a batch's edges: short slices of them on a CPU, one slice on an accelerator."""
+    """Return slices that cover a batch's edges: short ones on a CPU, one on an accelerator.
+
+    ``interpolation`` is the spline interpolation at the lengths of these edges.
+    """
     n_atoms, all_rows = geometry.n_atoms, interpolation.rows
     slices = []
     for span in edge_slices(geometry.sender):
@@ -85,13 +93,13 @@ def filtered_message_sum(
     Parameters
     ----------
     receiver, sender
-        Contributions of the two atoms of an edge [n_atoms, width].
+        Contributions of receivers and senders to the argument of silu [n_atoms, width].
     shift, filters
         Values at the knots of two functions of the length [n_knots, width].
     weights
         Interpolation weights of the edges [n_edges, 4].
     slices
-        Edges from :func:`slices_of`.
+        Slices of the edges from :func:`slices_of`.
     """
     precise = shift.dtype
     total: Tensor = apply_function(
@@ -123,7 +131,7 @@ class _Sum(Function):
 
 
 class _Slopes(Function):
-    """Gradients of the operands of :class:`_Sum`, where needed."""
+    """Gradients by the operands of :class:`_Sum`, where needed."""
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Any:
@@ -195,7 +203,7 @@ class _Slopes(Function):
 
 
 class _Gradients:
-    """Accumulators of gradients of the operands of :class:`_Sum`; None for unneeded ones."""
+    """Accumulators of the gradients by the operands of :class:`_Sum`; None for an unneeded one."""
 
     def __init__(self, operands: Sequence[Tensor], needed: Sequence[bool]) -> None:
         self.receiver, self.sender, self.shift, self.filters, self.weights = (
@@ -204,7 +212,11 @@ class _Gradients:
         )
 
     def add(self, some: EdgeSlice, dx: Tensor, db: Tensor, weights: Tensor) -> None:
-        """Add the gradients of some edges, from those of silu's argument and of the filters."""
+        """Add to the accumulators, in place, the gradients that come from a slice of edges.
+
+        ``dx`` and ``db`` [n, width] are the gradients by silu's argument and by the filters at the
+        edges.
+        """
         if self.receiver is not None:
             self.receiver.index_add_(0, some.receiver, dx)
         if self.sender is not None:

@@ -1,8 +1,8 @@
-"""Derivatives of forms that are linear in each of their operands.
+"""Derivatives of multilinear forms: numbers that are linear in each of several tensors (operands).
 
-The derivative of such a form by one operand is a sum over the others, and the derivative of that
-sum belongs to the same family. So one function is closed under differentiation, and a kernel only
-has to compute the family.
+The derivative by one operand depends on the other operands only. Its own derivatives are again
+those of the form, with the incoming gradient in place of that operand. So a kernel that computes
+the first derivative by each operand is enough for derivatives of any order.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ EDGES_AT_A_TIME = 2048
 """Number of edges that a CPU processes at a time, so that intermediate results fit its cache."""
 
 Form = Callable[[int, list[Any]], Tensor]
-"""Function of an index and a list of operands: the derivative of a form by that operand, whose own
-entry is None."""
+"""Function that returns the derivative of a multilinear form by one operand. Its arguments are the
+index of this operand, and the list of all operands, in which this operand's entry is None."""
 
 # A private function of torch; without it some unneeded gradients are computed.
 _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 
 def derivative(form: Form, of: int, *others: Tensor) -> Tensor:
-    """Compute the derivative by one operand; the result can be differentiated any number of times.
+    """Compute the derivative of a multilinear form by one operand.
+
+    Autograd can differentiate the result any number of times.
 
     Parameters
     ----------
     form
         Function that computes the derivative by any operand.
     of
-        Index of the operand.
+        Index of the operand to differentiate by.
     *others
-        The other operands, in their order.
+        All other operands, in the order of their indices.
     """
     value: Tensor = apply_function(_Derivative, *others, form, of)
     return value
@@ -65,9 +67,10 @@ class _Derivative(Function):
 
 
 def needed_gradients(ctx: Any) -> list[bool]:
-    """Return for each tensor of an autograd function whether its gradient is needed.
+    """Return for each tensor operand of an autograd function whether its gradient is needed.
 
-    The tensors must be the function's first operands.
+    ``ctx`` is the function's context, in its backward pass. The tensors must be the first operands
+    of the function.
 
     torch's ``needs_input_grad`` is also true for gradients that lead to nothing that was asked for,
     such as those of a spline's coefficients in the pass that computes the forces.
@@ -85,7 +88,10 @@ def needed_gradients(ctx: Any) -> list[bool]:
 
 
 def edge_slices(edges: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of [n_edges, …]: short ones on a CPU, one on an accelerator."""
+    """Yield slices that together cover the rows of ``edges`` [n_edges, …].
+
+    On a CPU the slices are short; on an accelerator there is a single one.
+    """
     n = edges.shape[0]
     step = EDGES_AT_A_TIME if edges.device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
@@ -93,5 +99,5 @@ def edge_slices(edges: Tensor) -> Iterator[slice]:
 
 
 def apply_function(function: Any, *operands: Any) -> Any:
-    """Return the result of ``function.apply``, which has no types in torch."""
+    """Return ``function.apply(*operands)`` of an autograd function; torch does not type it."""
     return function.apply(*operands)

@@ -1,8 +1,8 @@
 """Sums and extremes over the neighbours of atoms or over edges, with cheap derivatives.
 
-They use ``embedding_bag``, which adds rows while it reads them. A gather followed by a sum writes a
-tensor with a row per edge, and its backward pass another. For 20 neighbours that is ten times
-slower on a CPU.
+The sums use ``embedding_bag``, which adds rows while it reads them. A gather followed by a sum
+writes a tensor with a row per edge, and its backward pass another. For 20 neighbours that is ten
+times slower on a CPU.
 
 Written with torch's operations, messages of vectors are a tensor [n_edges, 3, width], and so is
 each of their derivatives. Here they exist for some thousand edges at a time, which fit into a CPU's
@@ -25,16 +25,16 @@ from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
 
 
 class Bags(NamedTuple):
-    """Bags (sets) of a table's rows that are summed; the entries of a bag are consecutive.
+    """Bags (sets) of entries that are summed; each entry reads one row of a table.
 
     Attributes
     ----------
     rows
-        Row that each entry reads, int64 [n_entries].
+        Index of the row that each entry reads, int64 [n_entries].
     owners
-        Bag that each entry belongs to, ascending, int64 [n_entries].
+        Index of the bag that each entry belongs to, ascending, int64 [n_entries].
     starts
-        First entry of each bag, and the number of entries, int64 [n_bags + 1].
+        Index of the first entry of each bag, then the number of all entries, int64 [n_bags + 1].
     """
 
     rows: Tensor
@@ -44,17 +44,18 @@ class Bags(NamedTuple):
 
 @dataclass(frozen=True)
 class NeighbourSums:
-    """Sums over the neighbours of each atom, as bags of senders, and for gradients of receivers.
+    """Sums over the neighbours of each atom, for one or more attention heads.
 
-    Rows and bags are numbered by head, and by atom within a head. Tensors that only gradients need
-    are computed on first use.
+    The bag of an atom holds the senders of its incoming edges. For gradients, a second bag holds
+    the receivers of its outgoing edges. The index of an atom's row and bag is head * n_atoms +
+    atom. Tensors that only gradients need are computed on first use.
 
     Attributes
     ----------
     edges
-        Edges sorted by receiver, int64 [n_edges].
+        Indices of the edges, sorted by receiver, int64 [n_edges].
     senders, receivers
-        Atoms of the edges in that order, int64 [n_edges].
+        Indices of the edges' atoms, in the order of ``edges``, int64 [n_edges].
     n_atoms
         Number of atoms in the batch.
     heads
@@ -104,18 +105,24 @@ class NeighbourSums:
 
     @cached_property
     def to_outgoing(self) -> Tensor:
-        """Index in :attr:`incoming` of the edge of each entry of :attr:`outgoing`, int64."""
+        """Index of each entry of :attr:`outgoing` in :attr:`incoming`, int64 [n_entries].
+
+        Entries of the same edge correspond to each other.
+        """
         return self._numbered(self._by_sender[1], len(self.edges))
 
     def _plain(self, of: int, operands: list[Any]) -> Tensor:
-        """Compute derivatives of Σ_ij receivers_i · senders_j."""
+        """Compute the derivative of Σ_ij receivers_i · senders_j by operand ``of`` (0 or 1)."""
         receivers, senders = operands
         if of == 0:
             return _sums(self.incoming, senders, None)
         return _sums(self.outgoing, receivers, None)
 
     def _weighted(self, of: int, operands: list[Any]) -> Tensor:
-        """Compute derivatives of Σ_ij weights_ij receivers_i · senders_j."""
+        """Compute the derivative of Σ_ij weights_ij receivers_i · senders_j by operand ``of``.
+
+        The operands are 0 receivers, 1 senders and 2 weights.
+        """
         receivers, senders, weights = operands
         if of == 0:
             return _sums(self.incoming, senders, weights)
@@ -125,7 +132,7 @@ class NeighbourSums:
 
     @cached_property
     def _by_sender(self) -> tuple[Tensor, Tensor]:
-        """Senders in ascending order, and the edge of each."""
+        """Senders in ascending order, and the index in :attr:`senders` of each."""
         return torch.sort(self.senders, stable=True)
 
     def _bags(self, rows: Tensor, owners: Tensor) -> Bags:
@@ -134,7 +141,7 @@ class NeighbourSums:
         return Bags(self._numbered(rows, self.n_atoms), owners, torch.searchsorted(owners, bags))
 
     def _numbered(self, numbers: Tensor, each: int) -> Tensor:
-        """Repeat numbers for every head, offset by ``each`` per head."""
+        """Return indices repeated for every head, with an offset of ``each`` per head."""
         if self.heads == 1:
             return numbers
         head = torch.arange(self.heads, device=numbers.device)[:, None]
@@ -142,7 +149,10 @@ class NeighbourSums:
 
 
 def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
-    """Return a batch's sums over neighbours; faster to make if edges are sorted by receiver."""
+    """Return the sums over the neighbours of a batch's atoms, for ``heads`` attention heads.
+
+    On a CPU this takes less time if edges are sorted by receiver.
+    """
     receivers, edges = geometry.receiver, None
     # Checking costs a CPU much less than sorting, but makes an accelerator's host wait.
     if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):
@@ -154,7 +164,7 @@ def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
 
 
 def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
-    """Compute Σ weight * row over each bag, with weights of one if there are none."""
+    """Compute Σ weight * row over each bag; if ``weights`` is None, all weights are one."""
     return functional.embedding_bag(
         bags.rows,
         table.contiguous(),
@@ -166,7 +176,10 @@ def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _dots(bags: Bags, ours: Tensor, table: Tensor) -> Tensor:
-    """Compute products of the bag's row of one table and the entry's row of another [n_entries]."""
+    """Compute for each entry the scalar product of two rows [n_entries].
+
+    One is the bag's row of ``ours``, the other the row of ``table`` that the entry reads.
+    """
     # This is the gradient of embedding_bag by its weights; mode 0 is the sum.
     dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
         ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
@@ -207,12 +220,15 @@ def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _precise(one: Tensor, other: Tensor) -> torch.dtype:
-    """Return the precision of sums of products: at least float32, against lost summands."""
+    """Return the data type for sums of products: at least float32, so that no summand is lost."""
     return torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
 
 
 def _filtered(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
-    """Compute derivatives of Σ_ij Σ_k receivers_ik * senders_jk * filters_ij."""
+    """Compute the derivative of Σ_ij Σ_k receivers_ik * senders_jk * filters_ij by operand ``of``.
+
+    The operands are 0 receivers, 1 senders and 2 filters.
+    """
     receivers, senders, filters = operands
     if of == 2:
         values: Tensor = receivers.new_empty((geometry.sender.shape[0], receivers.shape[2]))
@@ -234,7 +250,10 @@ def _filtered(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
 
 
 def _outer(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
-    """Compute derivatives of Σ_ij Σ_c receivers_ic · vectors_ijc features_ij."""
+    """Compute the derivative of Σ_ij Σ_c receivers_ic · vectors_ijc features_ij by operand ``of``.
+
+    The operands are 0 receivers, 1 vectors and 2 features.
+    """
     receivers, vectors, features = operands
     if of == 0:
         sums: Tensor = features.new_zeros((geometry.n_atoms, 3, features.shape[1]))
@@ -262,7 +281,9 @@ EXTREMES: tuple[Literal["amin"], Literal["amax"]] = ("amin", "amax")
 def extreme(
     messages: Tensor, geometry: Geometry, which: Literal["amin", "amax"], *, own_zero: bool
 ) -> Tensor:
-    """Compute the smallest or largest incoming message [n_atoms, width]; zero if there are none.
+    """Compute the smallest or largest incoming message of each atom, component by component.
+
+    The result [n_atoms, width] is zero for an atom without incoming messages.
 
     Tied messages share the gradient. torch's ``scatter_reduce`` gives the same result, but its
     backward pass is several times slower and can be differentiated only at great cost.
@@ -274,7 +295,7 @@ def extreme(
     geometry
         Geometry with the receivers of the edges.
     which
-        Name of the reduction in torch.
+        Name of the reduction in torch: ``amin`` for the smallest, ``amax`` for the largest.
     own_zero
         If true, each atom also gets a zero message from itself.
     """
@@ -306,7 +327,10 @@ class _Extreme(Function):
 
 
 def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of the messages that are extreme, and their number at each atom."""
+    """Return a mask of the extreme messages [n_edges, width], and their count at each atom.
+
+    The count [n_atoms, width] is at least 1, so that it can be a divisor.
+    """
     # In place, because comparing to booleans is eight times slower in torch.
     marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
     return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)

@@ -32,12 +32,13 @@ class Knots(nn.Module):
     intervals
         Number of intervals between zero and the cutoff.
     cutoff
-        Last length at which the spline may be read [Å]; it is constant beyond.
+        Largest length that is interpolated [Å]; the spline is constant beyond it.
 
     Attributes
     ----------
     lengths
-        Lengths of the knots [intervals + 3, 1] in Å, slightly beyond both ends.
+        Lengths of the knots [intervals + 3, 1] in Å, from one spacing below zero to one above the
+        cutoff.
     """
 
     lengths: Tensor
@@ -92,16 +93,18 @@ class Interpolation:
 
 
 class KnotBags(NamedTuple):
-    """Bags (sets) of edges whose values are added to one spline coefficient each.
+    """Bags (sets) of edges whose gradients are summed into one spline coefficient each.
+
+    An edge is in four bags: its length lies between four coefficients of a cubic spline.
 
     Attributes
     ----------
     edges
-        Edges of all bags, consecutive within a bag, int64 [4 * n_edges].
+        Indices of the edges, one bag after another, int64 [4 * n_edges].
     begins
         Index in ``edges`` where each bag begins, int64 [n_bags].
     coefficients
-        Coefficient that each bag's sum is added to, int64 [n_bags].
+        Index of the coefficient that each bag's sum is added to, int64 [n_bags].
     """
 
     edges: Tensor
@@ -110,10 +113,10 @@ class KnotBags(NamedTuple):
 
 
 def longest_bag(device: torch.device) -> int | None:
-    """Return the largest number of edges in a bag; None for no limit.
+    """Return the largest number of edges that a bag may have on a device; None for no limit.
 
-    One thread of an accelerator sums a bag, edge by edge. In an ideal crystal half of all edges may
-    lie in one interval.
+    On an accelerator one thread sums a bag, edge by edge, so long bags are slow. In an ideal
+    crystal half of all edges may lie in one interval.
     """
     return None if device.type == "cpu" else 64
 
@@ -121,8 +124,9 @@ def longest_bag(device: torch.device) -> int | None:
 class KnotRows:
     """Indices of coefficients that each edge reads: ``start``, int64 [n_edges], and the next three.
 
-    A call computes derivatives of Σ_em values_e · weights_em coefficients_[start_e + m]. The
-    methods are for autograd functions and are not differentiable themselves.
+    ``intervals`` is the number of intervals of the spline. A call computes derivatives of
+    Σ_em values_e · weights_em coefficients_[start_e + m]. The methods are for autograd functions
+    and are not differentiable themselves.
     """
 
     def __init__(self, start: Tensor, intervals: int) -> None:
@@ -138,7 +142,7 @@ class KnotRows:
 
     @cached_property
     def of_edge(self) -> Tensor:
-        """Indices of all four coefficients [n_edges, 4]."""
+        """Indices of the four coefficients of each edge, int64 [n_edges, 4]."""
         return self.start[:, None] + torch.arange(_PER_EDGE, device=self.start.device)
 
     @cached_property
@@ -149,19 +153,22 @@ class KnotRows:
 
     @cached_property
     def reader(self) -> Tensor:
-        """Edge of each entry in the flattened :attr:`of_edge`, int64 [4 * n_edges]."""
+        """Index of the edge of each entry in the flattened :attr:`of_edge`, int64 [4 * n_edges]."""
         edges = torch.arange(self.start.shape[0], device=self.start.device)
         return edges.repeat_interleave(_PER_EDGE)
 
     @cached_property
     def by_interval(self) -> tuple[Tensor, Tensor]:
-        """Spline interval of each edge, in ascending order, and these edges, int64 [n_edges]."""
+        """Intervals of the edges in ascending order, and indices of the edges in that order.
+
+        Both are int64 [n_edges].
+        """
         in_order, edges = torch.sort(self.start)
         return in_order, edges
 
     @cached_property
     def bags(self) -> KnotBags:
-        """Bags of edges whose sums are the gradient of the coefficients."""
+        """Bags of edges; their sums, by coefficient, are the gradient by the coefficients."""
         in_order, edges = self.by_interval
         n, device = edges.shape[0], edges.device
         begins = torch.searchsorted(in_order, torch.arange(self.intervals, device=device))
@@ -197,13 +204,19 @@ class KnotRows:
         return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
 
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradient of the coefficients [n_knots, width] from that of the values."""
+        """Return the gradient by the coefficients [n_knots, width].
+
+        ``values`` [n_edges, width] is the gradient by the results at the edges.
+        """
         coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
         self.add_spread(coefficients, values, self.sort(weights))
         return coefficients
 
     def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
-        """Add the result of :meth:`spread` to ``coefficients`` in place."""
+        """Add the result of :meth:`spread` to ``coefficients`` in place.
+
+        ``sorted_weights`` come from :meth:`sort`.
+        """
         sums = functional.embedding_bag(
             self.bags.edges,
             values.detach().contiguous(),
@@ -214,7 +227,10 @@ class KnotRows:
         coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
-        """Return the gradient of the weights [n_edges, 4] from that of the values."""
+        """Return the gradient by the weights [n_edges, 4].
+
+        ``values`` [n_edges, width] is the gradient by the results at the edges.
+        """
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),

@@ -23,7 +23,7 @@ def make_stack(
 ) -> MessagePassing:
     """Return ``depth`` layers of the message-passing type that an architecture names.
 
-    ``width`` is the width of their node features.
+    ``width`` is the width of the layers' node features.
 
     Raises
     ------

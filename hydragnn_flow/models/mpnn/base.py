@@ -27,7 +27,7 @@ class DatasetStatistics:
     degree_histogram
         Number of atoms with 0, 1, 2, … incoming edges.
     elements
-        Atomic numbers in the data, ascending; empty if atoms are not elements.
+        Atomic numbers in the training split, ascending; empty if graphs do not say them.
     n_attributes
         Number of edge features other than lengths.
     """
@@ -47,7 +47,8 @@ class NodeState(NamedTuple):
     scalars
         Invariant features [n_atoms, width].
     tensors
-        Equivariant features [n_atoms, …], with a layout that the type chooses; None if it has none.
+        Equivariant features [n_atoms, …], in a layout that the message-passing type chooses; None
+        for no such features.
     """
 
     scalars: Tensor
@@ -62,15 +63,15 @@ class MessagePassing(nn.Module):
     """Stack of message-passing layers of one type.
 
     A message-passing type is a subclass. It fills :attr:`layers`, and computes in
-    :meth:`edge_features` the edge features that these share. Node features must not depend on the
-    order of atoms and edges, nor on other graphs of the batch. Geometry may be read only from
+    :meth:`edge_features` the edge features that all layers read. Node features must not depend on
+    the order of atoms and edges, nor on other graphs of the batch. Geometry may be read only from
     :class:`Geometry`, whose vectors respect periodic images. ``hydragnn_flow.testing`` has tests of
     all this.
 
     Parameters
     ----------
     architecture
-        Section with the parameters of the type.
+        Section `Architecture`, with the parameters of the type.
     statistics
         Statistics of the training split.
     width
@@ -108,13 +109,14 @@ class MessagePassing(nn.Module):
     def degrees(self) -> list[int]:
         """Highest degree of the node features before each layer, and after the last one.
 
-        With scalars alone it is 0, with vectors 1. ``tensors`` are then [n_atoms, components,
-        width], with the components of all degrees from 1 on, in e3nn's order.
+        The degree of scalars is 0, that of vectors 1. Where it is above 0, ``tensors`` of the
+        :class:`NodeState` are [n_atoms, components, width], with the components of all degrees
+        from 1 on, in e3nn's order.
         """
         return [0] * (len(self.layers) + 1)
 
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
-        """Replace each layer by ``wrapper(layer)``, which has the same call signature."""
+        """Replace each layer, in place, by ``wrapper(layer)``, with the same call signature."""
         self.layers = nn.ModuleList(wrapper(layer) for layer in self.layers)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:

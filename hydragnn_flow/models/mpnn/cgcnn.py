@@ -21,7 +21,7 @@ class CGConvolution(nn.Module):
     width
         Width of the node features.
     features
-        Width of the edge features; 0 for a layer that reads connections only.
+        Width of the edge features; 0 for a layer that reads only which atoms are connected.
     average_neighbours
         Average number of neighbours, whose root divides the sums.
     fades
@@ -53,9 +53,10 @@ class CGConvolution(nn.Module):
 
 
 class CGCNN(Convolutions):
-    """CGCNN layers over connections; over lengths too if requested, and always in a potential.
+    """CGCNN layers, which read which atoms are connected.
 
-    Their width is `hidden_dim`; in HydraGNN it is the width of the input.
+    They also read lengths if `edge_features` names these, and always in a potential. The width of
+    the layers is `hidden_dim`; in HydraGNN it is the width of the input.
     """
 
     def convolution(self, width: int) -> nn.Module:
@@ -68,5 +69,5 @@ class CGCNN(Convolutions):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
-        """Return functions of the edges' lengths and attributes; None if neither is read."""
+        """Return an evaluator of networks on lengths and attributes; None if neither is read."""
         return self.reader(geometry) if self.reader.size else None

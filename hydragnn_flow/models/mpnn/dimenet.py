@@ -65,7 +65,7 @@ def spherical_bessel(
 
 
 def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
-    """Return the functions' first zeros [degrees, size]; those of two degrees interlace."""
+    """Return the first positive zeros of the spherical Bessel functions [degrees, size]."""
     found = np.arange(1, size + degrees) * math.pi
     zeros = [found[:size]]
     for degree in range(1, degrees):
@@ -76,18 +76,18 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
 
 
 class EdgeTable(NamedTuple):
-    """Edges of each atom in one or more rows of equal length, padded with zeros.
+    """Arrangement of edges in a table: one or more rows per atom, padded with zeros.
 
-    Matrix products can then run over the edges of an atom.
+    All rows have the same length. Matrix products can then run over the edges of an atom.
 
     Attributes
     ----------
     places
         Flat index of each edge in the table, int64 [n_edges].
     owners
-        Atom of each row, int64 [n_rows]; None if each atom has one row.
+        Index of the atom of each row, int64 [n_rows]; None if each atom has one row.
     shape
-        Number of rows, and of places in each.
+        Number of rows, and number of places in each row.
     n_atoms
         Number of atoms in the batch.
     """
@@ -108,7 +108,7 @@ class EdgeTable(NamedTuple):
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
-        """Return each row's atom: [n_atoms, …] to [n_rows, …]."""
+        """Return the features of each row's atom: [n_atoms, …] to [n_rows, …]."""
         return atoms if self.owners is None else atoms.index_select(0, self.owners)
 
     def sum(self, rows: Tensor) -> Tensor:
@@ -122,13 +122,14 @@ def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
     Parameters
     ----------
     atoms
-        Atom of each edge, int64 [n_edges].
+        Index of the atom that each edge belongs to, int64 [n_edges].
     n_atoms
         Number of atoms in the batch.
     countable
-        If true, numbers may be read from the device, and each atom gets one row of the longest
-        length if that wastes little. If false, rows have twelve places, and there are as many as
-        any batch of this size may need: some stay empty, but the host does not wait for the device.
+        If true, the host may read counts from the device, and each atom gets a single row, as long
+        as the longest, if this adds little padding. If false, rows have twelve places, and there
+        are as many rows as any batch of this size may need: some stay empty, but the host does not
+        wait for the device.
     """
     n_edges, device = atoms.shape[0], atoms.device
     degrees = sum_by(torch.ones_like(atoms), atoms, n_atoms)
@@ -188,7 +189,10 @@ class AngularEdges(NamedTuple):
     attributes: Tensor | None
 
     def of_length(self, network: nn.Module) -> Tensor:
-        """Return a network's output on the radial functions, [n_edges, width], times envelope."""
+        """Return a network's output on the radial functions at each edge, times the envelope.
+
+        The network runs at the knots; the result is [n_edges, width].
+        """
         # Under autocast a product is less precise than its operands.
         return self.at_edges(network(self.radial).to(self.radial.dtype))
 
@@ -197,8 +201,8 @@ class AngularMessages(nn.Module):
     """Messages to edge j → i: sum over edges k → j of x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α).
 
     By the addition theorem P_l is a sum of products of the two edges' harmonics. So the sum over k
-    is computed once per atom j, not once per pair of edges, and no triplets are listed. It includes
-    k = i, which the paper omits; that term is a function of the edge alone.
+    is computed once per atom j, not once per pair of edges, and no triplets are listed. The sum
+    includes k = i, which the paper omits; that term is a function of the edge alone.
 
     Parameters
     ----------
@@ -243,10 +247,11 @@ class Residual(nn.Module):
 
 
 class DimeNetLayer(nn.Module):
-    """Blocks of DimeNet++: embedding (atoms to edges), interaction (among edges), output (back).
+    """Three blocks of DimeNet++: embedding, interaction and output.
 
-    Layers are stacked as in HydraGNN, with a residual around all three blocks. They are smooth
-    (SiLU, as in the paper) whatever the activation of the heads.
+    They lead from atoms to edges, among edges, and back to atoms. A residual connection spans all
+    three, as in HydraGNN. Activations are smooth (SiLU, as in the paper) whatever the activation of
+    the heads.
 
     Parameters
     ----------

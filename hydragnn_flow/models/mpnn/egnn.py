@@ -22,7 +22,7 @@ from hydragnn_flow.models.mpnn.layers import Displacement, Edges
 
 @dataclass(frozen=True)
 class EGNNEdges(Edges):
-    """Edges that may be processed in slices.
+    """Edges, and perhaps slices in which messages along them are computed.
 
     Attributes
     ----------
@@ -36,13 +36,26 @@ class EGNNEdges(Edges):
 class EGNNLayer(nn.Module):
     """Messages φ_e(h_i, h_j, d), node update φ_h(h_i, Σ messages), with the residual of the paper.
 
-    Unlike in the paper, the second layer of φ_e is not a map of the first but a filter, a function
-    of the length that multiplies it. Force errors after equally many steps are half as large, and
-    no matrix product runs over the edges.
+    The second layer of φ_e is a filter: a function of the length that multiplies the first layer's
+    output. In the paper it is a map of that output. With the filter, force errors after equally
+    many training steps are half as large, and no matrix product runs over the edges.
 
     φ_e is smooth (SiLU, as in the paper) whatever the activation of the other layers: training on
     forces takes its second derivative, which a ReLU lacks. Messages fade out at the cutoff, and
     their sum is divided by the root of the average number of neighbours.
+
+    Parameters
+    ----------
+    width
+        Width of node features and messages.
+    features
+        Width of the edge features.
+    name
+        HydraGNN's name of the activation.
+    average_neighbours
+        Mean number of incoming edges of an atom.
+    moves
+        If true, the layer also moves the atoms.
     """
 
     def __init__(
@@ -111,7 +124,10 @@ class EGNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
-        """Return the edges with functions of length and attributes that fade at the cutoff."""
+        """Return the edges with an evaluator of networks on lengths and attributes.
+
+        The evaluator's results fade to zero at the cutoff.
+        """
         envelope = geometry.envelope
         functions = self.reader(geometry, envelope)
         slices = None

@@ -20,29 +20,29 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Functions of the edges (None if these have no features), and sums over neighbours."""
+    """Evaluator of networks on edge features (None for no features), and sums over neighbours."""
 
     functions: EdgeFunctions | None
     neighbours: NeighbourSums
 
 
 class GATConvolution(nn.Module):
-    """Average of mapped features of the neighbours and the atom itself, by attention of each head.
+    """Attention-weighted average of mapped features of the neighbours and the atom itself.
 
-    Like PyG's ``GATv2Conv`` with self loops. A linear map joins the heads, as in HydraGNN with
-    global attention.
+    The layer is similar to PyG's ``GATv2Conv`` with self loops. A linear map joins the heads, as in
+    HydraGNN with global attention.
 
-    If edges have lengths, the exponential of an attention is multiplied by the envelope, in
-    numerator and denominator. So a neighbour at the cutoff has no weight, and nothing jumps when it
-    leaves. The attention itself is multiplied too, because the weight of a strong one would
-    otherwise rise continuously but very steeply.
+    If edges have lengths, the exponential of an edge's logit is multiplied by the envelope, in
+    numerator and denominator. So a neighbour at the cutoff has no weight, and nothing jumps when
+    the neighbour leaves. The logit itself is multiplied too, because the weight of a large logit
+    would otherwise rise continuously but very steeply.
 
     Parameters
     ----------
     width
         Width of the node features and of each head.
     features
-        Width of the edge features; 0 for a layer that reads connections only.
+        Width of the edge features; 0 for a layer that reads only which atoms are connected.
     dropout
         Fraction of attention weights left out in training.
     fades
@@ -95,9 +95,10 @@ class GATConvolution(nn.Module):
 
 
 class GAT(Convolutions):
-    """GAT layers over connections; over lengths too if requested, and always in a potential.
+    """GAT layers, which read which atoms are connected.
 
-    The leaky ReLU has a kink, so the forces of a potential have small jumps.
+    They also read lengths if `edge_features` names these, and always in a potential. The leaky ReLU
+    has a kink, so the forces of a potential have small jumps.
     """
 
     def convolution(self, width: int) -> nn.Module:
@@ -106,6 +107,6 @@ class GAT(Convolutions):
         return GATConvolution(width, self.reader.size, self.architecture.dropout, fades)
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Return functions of edge lengths and attributes, and what sums over neighbours."""
+        """Return an evaluator of networks on lengths and attributes, and sums over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
         return GATEdges(functions, neighbour_sums(geometry, HEADS))

@@ -12,10 +12,19 @@ from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class GINConvolution(nn.Module):
-    """Perceptron of (1 + ε) times the atom's features plus the scaled sum of its neighbours'.
+    """Perceptron of (1 + ε) times the atom's features plus the scaled sum of neighbours' features.
 
-    ε is learnt. It starts from the paper's 0. HydraGNN starts from 100, compared with which twenty
-    neighbours hardly count, and which usual learning rates hardly change.
+    ε is learnt and starts from 0, as in the paper. HydraGNN starts from 100: then twenty neighbours
+    hardly count, and usual learning rates hardly change ε.
+
+    Parameters
+    ----------
+    width
+        Width of the node features.
+    name
+        HydraGNN's name of the activation.
+    average_neighbours
+        Average number of neighbours, whose root divides the sums.
     """
 
     def __init__(self, width: int, name: str, average_neighbours: float) -> None:
@@ -38,7 +47,7 @@ class GINConvolution(nn.Module):
 
 
 class GIN(Convolutions):
-    """GIN layers over connections; they read no edge features."""
+    """GIN layers, which read which atoms are connected, but no edge features."""
 
     def convolution(self, width: int) -> nn.Module:
         """Return one layer's convolution, for node features [n_atoms, width]."""
@@ -46,5 +55,5 @@ class GIN(Convolutions):
         return GINConvolution(width, name, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> NeighbourSums:
-        """Return the sums over neighbours of a batch."""
+        """Return the sums over the neighbours of a batch's atoms."""
         return neighbour_sums(geometry)

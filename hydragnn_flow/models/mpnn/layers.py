@@ -1,6 +1,6 @@
 """Wrappers of message-passing layers with the same call signature, and layers that move atoms.
 
-Satorras et al., arXiv:2102.09844, equation 4.
+Atoms move as in Satorras et al., arXiv:2102.09844, equation 4.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Convolution(nn.Module):
     width
         Width of the node features.
     architecture
-        Section with activation and normalisation.
+        Section `Architecture`, with activation and normalisation.
     default
-        Normalisation if the section names none.
+        Kind of normalisation if ``architecture`` names none.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Edges:
         Factor of messages [n_edges, 1]. The neighbour list depends on the original positions, so
         the factor must be zero at the cutoff of the original length and of the current one.
     functions
-        Functions of the current lengths.
+        Evaluator that applies networks to the current lengths.
     reader
-        Function from a geometry and a factor [n_edges, 1] to functions of its edges.
+        Function that returns ``functions`` for a geometry and a factor of messages [n_edges, 1].
     """
 
     geometry: Geometry
@@ -123,7 +123,10 @@ class Edges:
     reader: Callable[[Geometry, Tensor], EdgeFunctions]
 
     def at(self, state: NodeState) -> Edges:
-        """Return the edges after displacement by ``state.tensors`` [n_atoms, 3] in Å."""
+        """Return the edges after displacement of the atoms by ``state.tensors``.
+
+        The displacements are [n_atoms, 3] in Å; if they are None, the edges stay the same.
+        """
         if state.tensors is None:
             return self
         geometry = self.geometry.moved(state.tensors)
@@ -156,7 +159,10 @@ class Displacement(nn.Module):
         self.reach = 0.2 / average_neighbours
 
     def forward(self, state: NodeState, messages: Tensor, edges: Edges) -> Tensor:
-        """Return displacements by this and earlier layers, [n_atoms, 3] in Å, from messages."""
+        """Return the sum of the displacements by this layer and earlier ones [n_atoms, 3] in Å.
+
+        ``messages`` are [n_edges, width]; ``state.tensors`` are the earlier displacements.
+        """
         geometry = edges.geometry
         sizes = self.size(messages) * (edges.envelope * self.reach)
         # Shorter than unit vectors, so that the push is continuous where two atoms coincide.

@@ -108,7 +108,7 @@ class SymmetricContraction(nn.Module):
 
 
 class _Power(nn.Module):
-    """Product that extends ``lower`` monomials by one factor to ``monomials``."""
+    """Computation of ``monomials``, each as one of the ``lower`` monomials times one component."""
 
     rest: Tensor
     last: Tensor
@@ -127,7 +127,10 @@ class _Power(nn.Module):
 
 
 def _computable(needed: set[Monomial], n_components: int, order: int) -> list[list[Monomial]]:
-    """Return needed monomials and those they are computed from, by number of factors."""
+    """Return the needed monomials and the shorter ones that these are computed from.
+
+    The result has a list for each number of factors, from 1 to ``order``.
+    """
     by_power = [sorted(m for m in needed if len(m) == power) for power in range(1, order + 1)]
     for power in range(order - 1, 0, -1):
         smaller = {monomial[:-1] for monomial in by_power[power]}
@@ -144,7 +147,7 @@ class ChebyshevBasis(nn.Module):
     size
         Number of polynomials in the basis.
     cutoff
-        Length at which their argument is 1 [Å].
+        Length at which the polynomials' argument is 1 [Å].
     """
 
     def __init__(self, size: int, cutoff: float) -> None:
@@ -166,8 +169,8 @@ class ChebyshevBasis(nn.Module):
 class AgnesiTransform(nn.Module):
     """Transform of edge lengths: from the cutoff at zero to 0, steepest about at bond lengths.
 
-    Witt et al., doi:10.1063/5.0158783, with the constants of MACE. There it falls from 1 to 0, but
-    a basis for lengths up to the cutoff hardly changes in this range.
+    Witt et al., doi:10.1063/5.0158783, with the constants of MACE. MACE's transform falls from 1 to
+    0, a range in which a basis for lengths up to the cutoff hardly changes.
 
     Parameters
     ----------
@@ -308,7 +311,7 @@ class Degrees(NamedTuple):
 
 
 def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
-    """Return the highest degrees in each layer that can arise and influence the last scalars.
+    """Return for each layer the highest degrees that can arise and influence the last scalars.
 
     Parameters
     ----------
@@ -339,6 +342,15 @@ class RadialWeights(nn.Module):
     A path combines degrees of sender, harmonics and message. This follows the paper. HydraGNN also
     uses the scalars of both atoms, which makes messages quadratic in them, so that the output of a
     few layers grows without bound with the weights.
+
+    Parameters
+    ----------
+    features
+        Number of radial features of an edge.
+    width
+        Number of channels of each path.
+    paths
+        Number of paths in the layer.
     """
 
     def __init__(self, features: int, width: int, paths: int) -> None:
@@ -357,7 +369,10 @@ class RadialWeights(nn.Module):
 
 
 class LinearByDegree(nn.Module):
-    """Linear map of channels, separate for each degree; scalars get a bias."""
+    """Linear map of ``width`` channels, separate for each degree from 0 to ``highest``.
+
+    Only scalars (degree 0) get a bias.
+    """
 
     def __init__(self, highest: int, width: int) -> None:
         super().__init__()
@@ -366,7 +381,7 @@ class LinearByDegree(nn.Module):
         )
 
     def forward(self, degrees: list[Tensor]) -> list[Tensor]:
-        """Return new features of each degree, [n, 2 degree + 1, width] like the given ones."""
+        """Return new features of each degree; input and output are [n, 2 degree + 1, width]."""
         return [linear(one) for linear, one in zip(self.maps, degrees, strict=True)]
 
 
@@ -441,7 +456,21 @@ class TensorProduct(nn.Module):
 
 
 class MACELayer(nn.Module):
-    """Sums over neighbours (interaction) and their products, added to the input."""
+    """Sums over neighbours (interaction), and products of these sums, added to the input.
+
+    Parameters
+    ----------
+    degrees
+        Highest degrees of the features in the layer.
+    order
+        Largest number of factors in a product (correlation order).
+    features
+        Number of radial features of an edge.
+    elements
+        Number of elements with weights of their own.
+    width
+        Number of channels of each degree.
+    """
 
     def __init__(
         self, degrees: Degrees, order: int, features: int, elements: int, width: int
@@ -519,7 +548,10 @@ class MACE(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degrees before layers, and after the last, that can influence its scalars."""
+        """Highest degrees of node features before each layer, and after the last one.
+
+        Degrees that cannot influence the last layer's scalars are left out.
+        """
         return self._degrees
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:

@@ -24,11 +24,11 @@ class DegreeClasses(NamedTuple):
     Attributes
     ----------
     places
-        Row of each atom, int64 [n_atoms].
+        Index of each atom's row, int64 [n_atoms].
     of_block
-        Degree class of each block, int64 [n_blocks].
+        Index of the degree class of each block, int64 [n_blocks].
     of_atom
-        Degree class of each atom, int64 [n_atoms].
+        Index of the degree class of each atom, int64 [n_atoms].
     """
 
     places: Tensor
@@ -37,7 +37,7 @@ class DegreeClasses(NamedTuple):
 
 
 def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasses:
-    """Return each atom's degree class, and rows in which a class fills whole blocks.
+    """Return the degree class of each atom, and an order of rows in which classes fill blocks.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ class MFCEdges(NamedTuple):
 
 
 class MFConvolution(nn.Module):
-    """Linear map of an atom's features and the sum of its neighbours', chosen by degree.
+    """Linear map of an atom's features and the sum of neighbours' features, chosen by its degree.
 
     Parameters
     ----------
     width
         Width of the node features.
     classes
-        Number of classes, each with a map.
+        Number of degree classes, each with weights of its own.
     average_neighbours
         Average number of neighbours, whose root divides the sums.
     """
@@ -101,15 +101,15 @@ class MFConvolution(nn.Module):
 
 
 class MFC(Convolutions):
-    """MFC layers over connections, with weights for each degree class.
+    """MFC layers, which read which atoms are connected, with weights for each degree class.
 
     Classes are the degrees between the smallest and the largest of the training split, up to
-    `max_neighbours`. HydraGNN has classes from 0 to `max_neighbours` for any data, and does not
-    train those of degrees that never occur.
+    `max_neighbours`. HydraGNN has classes from 0 to `max_neighbours` for any data, and the weights
+    of degrees that never occur stay untrained.
     """
 
     def prepare(self) -> None:
-        """Set the smallest and the largest degree with weights of their own."""
+        """Set ``smallest`` and ``largest``, the range of degrees with weights of their own."""
         seen = [degree for degree, n in enumerate(self.statistics.degree_histogram) if n]
         most = self.architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)

@@ -31,7 +31,7 @@ class VectorEdges(NamedTuple):
 
 
 class VectorEdgeReader(nn.Module):
-    """Reader of Bessel functions of the length, attributes, and directions.
+    """Reader of edge features: Bessel functions of the length, attributes, and directions.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ class VectorEdgeReader(nn.Module):
 
 
 class Filter(nn.Module):
-    """Linear map of edge features.
+    """Linear map of edge features, without a bias.
 
-    Its weight is [inputs, width], transposed relative to ``nn.Linear``: for a long and narrow input
+    The weight is [inputs, width], transposed relative to ``nn.Linear``: for a long and narrow input
     the matrix products of the gradients are then several times faster.
     """
 
@@ -98,7 +98,7 @@ class VectorUpdate(nn.Module):
         self.gates = QuietLinear(width, (2 if last else 3) * width, 0.5)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
-        """Return the state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
+        """Return the updated state of scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
         left, right = self.mix(vectors).split(self.width, dim=2)
         # On an ideal lattice vectors are zero, where the root alone has no derivative. A smaller
         # constant would give a force that turns within a tiny displacement.

@@ -24,7 +24,7 @@ class WeightedEdges(NamedTuple):
     Attributes
     ----------
     functions
-        Functions of the edge features.
+        Evaluator that applies networks to the edge features.
     envelope
         Weight of an edge [n_edges, 1]: zero at the cutoff if edges have lengths, otherwise one.
     degree
@@ -68,9 +68,16 @@ class Combination(nn.Module):
 class PNAConvolution(nn.Module):
     """Mean, minimum, maximum and deviation over the neighbours; edges have no features.
 
-    It has one tower, and one linear map before and after aggregation, as PyG's ``PNAConv``. In the
-    map of [h_i | h_j] the term of the atom itself is the same in all its messages. So it is added
-    to the aggregates, except to the deviation, which does not depend on it.
+    Like PyG's ``PNAConv`` with one tower, it has one linear map before and one after aggregation.
+    In the map of [h_i | h_j] the term of atom i is the same in all messages to this atom. So the
+    term is added to the aggregates, except to the deviation, which does not depend on it.
+
+    Parameters
+    ----------
+    width
+        Width of the node features.
+    mean_log_degree
+        Mean of ln(degree + 1) over the training split.
     """
 
     def __init__(self, width: int, mean_log_degree: float) -> None:
@@ -94,11 +101,11 @@ class PNAConvolution(nn.Module):
 
 
 class WeightedPNAConvolution(nn.Module):
-    """PNA convolution over edges with features; if these have lengths, weighted by the envelope.
+    """PNA convolution over edges with features, weighted by the envelope if edges have lengths.
 
     An atom counts as a neighbour of its own with a zero message. With lengths nothing jumps when an
-    atom crosses the cutoff. As a potential its energies are continuous; its forces jump where
-    another message becomes the extreme.
+    atom crosses the cutoff. The energy of a potential is continuous; its forces jump where another
+    message becomes the extreme.
 
     Parameters
     ----------
@@ -154,10 +161,13 @@ def mean_log_degree(statistics: DatasetStatistics) -> float:
 
 
 class PNA(Convolutions):
-    """PNA layers over connections; over lengths too if requested, and always in a potential."""
+    """PNA layers, which read which atoms are connected.
+
+    They also read lengths if `edge_features` names these, and always in a potential.
+    """
 
     def prepare(self) -> None:
-        """Set the reader of edge features, and whether messages fade with the length."""
+        """Set ``reader`` of edge features, and ``fades``: whether messages fade with the length."""
         super().prepare()
         self.fades = self.architecture.sees_lengths
 
@@ -169,7 +179,10 @@ class PNA(Convolutions):
         return WeightedPNAConvolution(width, self.reader.size, logs)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
-        """Return functions of the edges' lengths and attributes; None if neither is read."""
+        """Return an evaluator of networks on lengths and attributes, and the weights of edges.
+
+        The result is None if the type reads neither lengths nor attributes.
+        """
         if not self.reader.size:
             return None
         if self.fades:

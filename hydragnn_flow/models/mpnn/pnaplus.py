@@ -41,7 +41,10 @@ class PNAPlus(Convolutions):
         return WeightedPNAConvolution(width, self.reader.size, logs, gated=True)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
-        """Return functions of lengths and attributes, and edge weights (polynomial envelope)."""
+        """Return an evaluator of networks on lengths and attributes, and the weights of edges.
+
+        The weights are the polynomial envelope.
+        """
         envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
         degree = geometry.sum_at_receiver(envelope) + 1.0
         return WeightedEdges(self.reader(geometry), envelope, degree)

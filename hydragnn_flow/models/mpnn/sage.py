@@ -34,7 +34,7 @@ class SAGEConvolution(nn.Module):
 
 
 class SAGE(Convolutions):
-    """SAGE layers: means over connections.
+    """SAGE layers: means over the neighbours of each atom.
 
     By default there is no normalisation: means do not grow with the number of neighbours, and the
     error on HydraGNN's synthetic task is half of that with layer normalisation.
@@ -47,7 +47,7 @@ class SAGE(Convolutions):
         return SAGEConvolution(width)
 
     def edge_features(self, geometry: Geometry) -> SAGEEdges:
-        """Return sums over neighbours, and the weights of means."""
+        """Return sums over neighbours, and the reciprocal of each atom's number of neighbours."""
         edges = neighbour_sums(geometry)
         degrees = edges.degrees.clamp(min=1)[:, None].to(geometry.vectors.dtype)
         return SAGEEdges(edges, degrees.reciprocal())

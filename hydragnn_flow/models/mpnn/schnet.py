@@ -27,6 +27,21 @@ class SchNetLayer(nn.Module):
 
     Sums of messages are divided by the root of the average number of neighbours; in the paper the
     weights have to learn that scale.
+
+    Parameters
+    ----------
+    width
+        Width of the node features.
+    filters
+        Width of filters and messages.
+    features
+        Width of the edge features.
+    name
+        HydraGNN's name of the activation.
+    average_neighbours
+        Mean number of incoming edges of an atom.
+    moves
+        If true, the layer also moves the atoms.
     """
 
     def __init__(
@@ -86,6 +101,9 @@ class SchNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> Edges:
-        """Return the edges with functions of length and attributes that fade at the cutoff."""
+        """Return the edges with an evaluator of networks on lengths and attributes.
+
+        The evaluator's results fade to zero at the cutoff.
+        """
         envelope = geometry.envelope
         return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)

@@ -33,7 +33,7 @@ segments."""
 
 
 class Proposals(NamedTuple):
-    """Trials that a process proposes, and the time it took."""
+    """Trials that a process proposes, and the time that it took to compute them."""
 
     values: list[Values]
     seconds: float
@@ -61,7 +61,7 @@ class BackgroundProposer:
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path, after the parameters that its condition names.
     """
 
     def __init__(self, space: Space) -> None:
@@ -108,7 +108,7 @@ class Supply:
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path, after the parameters that its condition names.
     background
         Function that starts the process that proposes.
     clock
@@ -241,7 +241,7 @@ class AutoSampler(BatchedTPESampler):
     Parameters
     ----------
     space
-        Domain of each parameter by dotted path; conditions follow the parameters they name.
+        Domain of each parameter by dotted path, after the parameters that its condition names.
     seed
         Seed of the random numbers.
     wait
@@ -291,7 +291,10 @@ class AutoSampler(BatchedTPESampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return distributions: of the whole space, or of what batched TPE proposes if it does."""
+        """Return the distributions of the parameters that `sample_relative` will propose.
+
+        They are those of the whole space, or, for a proposal of batched TPE, the sampler's own.
+        """
         if not self._handed_over and _is_beyond(study, trial):
             self.close()
         # If some values of a trial are fixed, only batched TPE can propose the others.
@@ -302,7 +305,10 @@ class AutoSampler(BatchedTPESampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the values of the next trial by parameter: quasi-random, or of either model."""
+        """Return the values of the next trial by parameter.
+
+        They are quasi-random, or proposed by the Gaussian process or by batched TPE.
+        """
         proposal = self._proposal(study, trial, search_space)
         # The trial starts when the driver has it.
         self._supply.begun(trial.number)
@@ -354,7 +360,7 @@ class AutoSampler(BatchedTPESampler):
 
 
 def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
-    """Return True if a study has too many trials, several objectives, or constraints."""
+    """Return True if batched TPE must propose: many trials, several objectives, or constraints."""
     if trial.number >= MOST_TRIALS or len(study.directions) > 1:
         return True
     return any(other.constraints for other in study.get_trials(deepcopy=False))

@@ -132,7 +132,10 @@ class BatchedTPESampler(TPESampler):
         self._queue.clear()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> _Space:
-        """Return the distributions of ended trials' parameters that have more than one value."""
+        """Return the distributions of the parameters of ended trials, by parameter.
+
+        Parameters with a single possible value are left out.
+        """
         self._refresh(study, trial)
         return {name: domain for group in self._groups for name, domain in group.items()}
 
@@ -155,7 +158,10 @@ class BatchedTPESampler(TPESampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a value of a parameter that `sample_relative` did not propose: at first random."""
+        """Return a value of a parameter that `sample_relative` did not propose.
+
+        It is random until ``n_startup_trials`` trials have ended, and then suggested by TPE.
+        """
         if self._starts:
             return self._random_sampler.sample_independent(
                 study, trial, param_name, param_distribution
@@ -169,12 +175,12 @@ class BatchedTPESampler(TPESampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Count the trials that ended since the last fit."""
+        """Add an ended trial to the count of trials that ended since the last fit."""
         self._ended += 1
         super().after_trial(study, trial, state, values)
 
     def _next(self, space: _Space) -> _Values | None:
-        """Return the next suggestion made ahead; None if none is left or has these parameters."""
+        """Return the next suggestion made ahead; None if none is left, or its parameters differ."""
         try:
             chosen = self._queue.pop()
         except IndexError:  # none is left, or another thread was faster
@@ -240,7 +246,11 @@ class BatchedTPESampler(TPESampler):
     def _draw(
         self, study: Study, space: _Space, good: list[FrozenTrial], rest: list[FrozenTrial]
     ) -> list[_Values]:
-        """Return a batch of values of one group of parameters, from densities of trials."""
+        """Return a batch of values of one group of parameters.
+
+        Each is the candidate with the largest ratio of the densities of ``good`` and ``rest``
+        trials.
+        """
         below = self._build_parzen_estimator(study, space, good, handle_below=True)
         above = self._build_parzen_estimator(study, space, rest, handle_below=False)
         each = self._n_ei_candidates

@@ -43,7 +43,7 @@ class Branch(NamedTuple):
 class UnitCube:
     """Encoding of a search space: trials are points [n_parameters] of the unit cube.
 
-    Each value of an integer or a choice owns an interval, and lies at its middle. The coordinate of
+    Each value of an integer or a choice has an interval, and lies at its middle. The coordinate of
     a parameter that does not exist in a trial is NaN.
 
     Parameters
@@ -56,7 +56,7 @@ class UnitCube:
     def __init__(self, space: Space) -> None:
         self.domains = distributions(space)
         self.choices = np.array([_n_choices(domain) for domain in self.domains.values()])
-        """Number of choices of each parameter [n_parameters]; 0 for a number."""
+        """Number of choices of each parameter [n_parameters]; 0 for a numerical parameter."""
         self._axes = {name: _axis(domain) for name, domain in self.domains.items()}
         self._column = {name: column for column, name in enumerate(space)}
         self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
@@ -67,7 +67,7 @@ class UnitCube:
         return len(self.domains)
 
     def branches(self) -> list[Branch]:
-        """Return the branches: one for each value of every choice that a condition names."""
+        """Return the branches: one for each choice of a parameter that a condition names."""
         asked = {other for when in self._when.values() for other in when}
         return [
             Branch(self._column[name], (value + 0.5) / count)
@@ -96,9 +96,10 @@ class UnitCube:
     def features(self, points: Floats) -> Floats:
         """Return the features of points [n, n_parameters] for a Gaussian process: [n, n_features].
 
-        A number has one column, a choice one column for each value. A conditional number has two: a
-        point on a quarter of a circle. Its absence is the centre of the circle, from which all
-        values have the same distance (Hutter and Osborne, 2013, arXiv:1310.5738).
+        A numerical parameter has one column, a categorical one has a column for each choice. A
+        conditional numerical parameter has two columns: a point on a quarter of a circle. Its
+        absence is the centre of the circle, from which all values have the same distance (Hutter
+        and Osborne, 2013, arXiv:1310.5738).
         """
         columns = []
         for name, units, count in zip(self.domains, points.T, self.choices.tolist(), strict=True):
@@ -143,7 +144,7 @@ class UnitCube:
 
 
 class _Axis:
-    """Coordinate of numbers between two edges, evenly or logarithmically spaced."""
+    """Axis of the unit cube: converts values of one parameter, linearly or logarithmically."""
 
     def __init__(self, low: float, high: float, step: float, log: bool) -> None:
         self._low, self._high, self._step, self._log = low, high, step, log

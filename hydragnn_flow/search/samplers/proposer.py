@@ -50,8 +50,8 @@ class GaussianProcess:
     Parameters
     ----------
     lengths
-        Index of the length that scales each feature [n_features]; features of one parameter share
-        one.
+        Index of the length that scales each feature [n_features]; features of one parameter have
+        the same index.
     """
 
     def __init__(self, lengths: NDArray[np.intp]) -> None:
@@ -73,7 +73,7 @@ class GaussianProcess:
         points
             Features [n, n_features], each in 0..1.
         values
-            Standardised values to fit, [n].
+            Known standardised values at these points [n].
         """
         # Started from the last fit as well, since the posterior has several maxima.
         found = [
@@ -167,7 +167,7 @@ class GaussianProcess:
 
 
 def _squares(first: Floats, second: Floats) -> Floats:
-    """Return squared distances [n_first, n_second] between points."""
+    """Return the squared distances [n_first, n_second] between all pairs of points."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1) - 2 * (first @ second.T)
     distances: Floats = np.maximum(squares, 0.0)
     return distances
@@ -178,7 +178,7 @@ _BEST = 10
 _CHILDREN = 32
 """Number of perturbations of a point in each round of the search for the best point."""
 _STEPS = np.geomspace(0.1, 0.003, 8)
-"""Standard deviation of the perturbations in each of these rounds, in units of a range."""
+"""Standard deviation of the perturbations in each round of that search, in units of a range."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
 """Largest number of trials for the fit of the hyper-parameters, and for predictions."""
 
@@ -211,7 +211,7 @@ class Proposer:
         """Number of times that the hyper-parameters were fitted."""
 
     def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
-        """Return parameters of the next trials, each as if those before it were running.
+        """Return the parameters of the next trials; each proposal counts as running for later ones.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Proposer:
     ) -> Floats | None:
         """Return a quasi-random point [n_parameters] of a branch with fewer than eight trials.
 
-        None if the branch has more trials, or ``branch`` is None.
+        None if the branch has more trials or no new point was drawn, or ``branch`` is None.
         """
         # The process is most uncertain in corners, and a branch tried only there looks poor.
         if branch is None or np.count_nonzero(_inside(taken, branch)) >= 8:
@@ -279,7 +279,8 @@ class Proposer:
     ) -> Floats:
         """Find the point [n_parameters] with the largest expected improvement that is not taken.
 
-        ``known`` points have a loss, and are sorted by it. ``taken`` points begin with these.
+        ``known`` points have a loss, and are sorted by it. ``taken`` has the known points first, in
+        any order, and then the points of trials without a loss.
         """
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
@@ -310,7 +311,10 @@ class Proposer:
         random: np.random.Generator,
         branch: Branch | None,
     ) -> Floats:
-        """Return a point near each parent, with some numbers moved by ``step``, choices redrawn."""
+        """Return a point near each parent: some coordinates are moved, some choices drawn anew.
+
+        ``step`` is the standard deviation of the moves.
+        """
         shape = parents.shape
         existing = np.where(np.isnan(parents), random.random(shape), parents)
         moved = existing + step * random.standard_normal(shape)
@@ -363,14 +367,14 @@ def _first_new(points: Floats, taken: Floats) -> Floats | None:
 
 
 def _inside(points: Floats, branch: Branch | None) -> Bools:
-    """Return a mask [n] of the points [n, n_parameters] that lie in a branch; all without one."""
+    """Return a mask [n]: True for each point [n, n_parameters] in ``branch``, or all without it."""
     if branch is None:
         return np.ones(len(points), dtype=bool)
     return np.isclose(points[:, branch.column], branch.unit)
 
 
 def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
-    """Return positions of at most ``most`` trials: half the best ones, half drawn from the rest."""
+    """Return positions of at most ``most`` trials: half are the best, half drawn from others."""
     order = np.argsort(losses, kind="stable")
     if len(losses) <= most:
         return np.arange(len(losses))

@@ -1,4 +1,4 @@
-"""Checkpoints, whole or sharded: written whole or not at all, read without running their code.
+"""Checkpoints, in one file or sharded: written whole or not at all, read without running code.
 
 A file ends with the CRC-32 of everything before it, which torch ignores.
 
@@ -115,7 +115,7 @@ def joined(
     share
         Index of this reader and number of readers, who divide the checking of shards.
     lazily
-        Leave sharded tensors as :class:`Rows` in files that are mapped into memory.
+        True to leave sharded tensors as :class:`Rows` in files that are mapped into memory.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def new_folder(checkpoint: Path) -> str:
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Return the file of the shard with a number, in the folder of a checkpoint's shards."""
+    """Return the path of the shard with index ``part``, in the folder of a checkpoint's shards."""
     return folder / f"part-{part:05d}.pt"
 
 
@@ -200,7 +200,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def remove_parts(parts: Path | None) -> None:
-    """Delete a folder of shards, unless a checkpoint in the same folder names it.
+    """Delete a folder of shards, unless it is None or a checkpoint beside it names it.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def sweep_parts(folder: Path, seconds: float) -> None:
     folder
         Folder of a trial or member.
     seconds
-        Least time since the last change of shards that are deleted [s].
+        Minimum time since the last change of a folder of shards for it to be deleted [s].
     """
     with suppress(OSError):
         named = _all_named(folder)
@@ -233,7 +233,10 @@ def _all_named(folder: Path) -> set[Path | None]:
 
 
 def _named(folder: Path, state: Mapping[str, Any]) -> Path | None:
-    """Return the folder of shards that a checkpoint names; None if it is not in ``folder``."""
+    """Return the folder of shards that a checkpoint's content names; None without a valid name.
+
+    ``folder`` is the folder of the checkpoint.
+    """
     name = state[KEY]["folder"] if KEY in state else None
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(SUFFIX):
         return None
@@ -368,14 +371,14 @@ def load_checkpoint(
     Parameters
     ----------
     path
-        The file, on whatever device its tensors were.
+        Checkpoint file, whose tensors may have been on any device.
     remedy
         Advice to the user at the end of an error message.
     share
         Index of this reader and number of readers, who divide the checking of shards.
     lazily
-        Map the files into memory and read tensors on access. Tensors that several ranks have
-        written come as :class:`.Rows`.
+        True to map the files into memory and read tensors on access. Tensors that several ranks
+        have written are then returned as :class:`.Rows`.
     known
         Expected checksums by file name, from the ledger.
 
@@ -384,7 +387,7 @@ def load_checkpoint(
     Damaged
         If the file is corrupt, or its checksum is not the expected one.
     InputError
-        If it cannot be read for another reason, or its version is not supported.
+        If the file cannot be read for another reason, or its version is not supported.
     """
 
     def load() -> dict[str, Any]:
@@ -415,8 +418,14 @@ def load_checkpoint(
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
     """Read one checkpoint file without its shards; raises torch's errors or ValueError.
 
-    If ``checked`` is true its checksum is compared with its content, if ``lazily`` is true tensors
-    stay in the file, mapped into memory.
+    Parameters
+    ----------
+    path
+        Checkpoint file, whose tensors are returned on the host.
+    lazily
+        True to map the file into memory and read tensors on access.
+    checked
+        True to compare the file's checksum with its content.
     """
     with open_regular(path) as file:
         file.seek(-min(len(_MARK) + 4, os.fstat(file.fileno()).st_size), os.SEEK_END)
@@ -446,7 +455,8 @@ def furthest(
     Raises
     ------
     InputError
-        If none can be read, or if one is unreadable only for now: it may be the furthest.
+        If all files are damaged or deleted, or if any file cannot be read for another reason, such
+        as a disk that does not answer: that file may be the furthest.
     """
     found: tuple[Path, dict[str, Any]] | None = None
     damaged: InputError | None = None
@@ -472,13 +482,14 @@ def named_or_furthest(
 ) -> tuple[Path, dict[str, Any]]:
     """Return the checkpoint at ``path`` or, if it is gone, the furthest one, and its content.
 
-    The furthest is the one with the most training in the folder. An attempt that was wrongly taken
-    for lost may have replaced the file by its own. ``read`` is the same as in :func:`furthest`.
+    The furthest checkpoint is the one with the most training in the folder. An attempt that was
+    wrongly taken for lost may have replaced the file by its own. ``read`` is the same as in
+    :func:`furthest`.
 
     Raises
     ------
     InputError
-        If neither can be read.
+        If the file at ``path`` exists and cannot be read, or the furthest one cannot be found.
     """
     found = None if is_there(path) else furthest(checkpoints(path.parent), read=read)
     return found or (path, read(path))

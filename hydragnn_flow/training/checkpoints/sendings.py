@@ -86,7 +86,8 @@ class Sending:
         world, device
             Rank and number of ranks, and the device of collectives.
         lazily
-            Leave tensors in their files, as :func:`.load_checkpoint` does.
+            True to leave tensors in their files until they are accessed, as in
+            :func:`.load_checkpoint`.
 
         Raises
         ------
@@ -96,17 +97,18 @@ class Sending:
         """
         spec, alike = self._spec, partial(self._seen_alike, world, device, lazily)
         found = None
-        if spec.begin_with or spec.may_have_begun:
-            found = alike(spec.folder, "" if spec.may_have_begun else spec.begin_with)
+        start = spec.start
+        if start.begin_with or start.may_have_begun:
+            found = alike(spec.folder, "" if start.may_have_begun else start.begin_with)
         if found is not None:
             self.checkpoint = found[0]
-        elif spec.start_from is not None:
-            file = Path(spec.start_from)
+        elif start.trial_checkpoint is not None:
+            file = Path(start.trial_checkpoint)
             found = alike(file.parent, file.name)
         return None if found is None else found[1]
 
     def write(self, state: dict[str, Any]) -> None:
-        """Write the checkpoint of this attempt, then delete older ones.
+        """Write ``state`` to the checkpoint of this attempt, then delete older checkpoints.
 
         Raises
         ------
@@ -126,14 +128,14 @@ class Sending:
             for superseded in self._superseded:
                 if superseded != file:
                     remove_checkpoint(superseded)
-            if self._spec.may_have_begun and self.checkpoint != file:
+            if self._spec.start.may_have_begun and self.checkpoint != file:
                 # Killed attempts leave files with other names; attempts still write the young ones.
                 sweep(file.with_name(PATTERN), _SECONDS_TO_WRITE)
                 sweep_parts(file.parent, _SECONDS_TO_WRITE)
         self._superseded, self.checkpoint = [], file
 
     def rewrite(self, changes: dict[str, Any]) -> None:
-        """Write the latest checkpoint again, with the values of some keys replaced."""
+        """Write the latest checkpoint again, with the keys in ``changes`` added or replaced."""
         assert self.checkpoint is not None  # something was
         self.write(read_alone(self.checkpoint) | changes)
 
@@ -149,16 +151,16 @@ class Sending:
         Parameters
         ----------
         parts
-            Content of the shards that this rank writes, by their numbers.
+            Content of each shard that this rank writes, by index of the shard.
         number
-            Number of shards of all ranks.
+            Total number of shards, over all ranks.
         world, device
             Rank and number of ranks, and the device of collectives.
 
         Returns
         -------
         dict
-            Keys for the checkpoint file, which make the shards count.
+            Entries to add to the checkpoint file, which make it refer to the shards.
 
         Raises
         ------
@@ -181,7 +183,7 @@ class Sending:
 
     def _read(self, path: Path, **how: Any) -> dict[str, Any]:
         try:
-            state = load_checkpoint(path, remedy=REMEDY, known=self._spec.checksums, **how)
+            state = load_checkpoint(path, remedy=REMEDY, known=self._spec.start.checksums, **how)
             if path.parent == self._spec.folder and not self._is_ours(state):
                 raise Damaged(f"{path}: is of another training; {REMEDY}")
         except Damaged as error:
@@ -190,7 +192,11 @@ class Sending:
         return state
 
     def _found(self, folder: Path, name: str, read: Read) -> Found | None:
-        """Return the named checkpoint; if it is gone or damaged, the furthest of its folder."""
+        """Return the checkpoint ``name`` of a folder; if gone or damaged, the furthest there.
+
+        The furthest checkpoint is the one with the most training. The result is None if there is
+        no usable checkpoint; ``name`` is empty if none is preferred.
+        """
         known = folder / name
         # It may be gone because an attempt that was wrongly taken for lost has replaced it.
         is_there_still = name and known not in self.passed_over and is_there(known)
@@ -210,7 +216,8 @@ class Sending:
     ) -> Found | None:
         """Return the checkpoint that the first rank finds and all ranks read in the same state.
 
-        An attempt that was wrongly taken for lost may replace the file while ranks read it.
+        This is a collective call; ``folder`` and ``name`` are those of :meth:`_found`. An attempt
+        that was wrongly taken for lost may replace the file while ranks read it.
         """
         read = partial(self._read, share=(world.rank, world.size), lazily=lazily)
         find = partial(self._found, folder, name, read)
@@ -276,7 +283,10 @@ def _identity(spec: SegmentSpec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a network's configuration without keys that may differ between attempts."""
+    """Return a network's configuration without keys that may differ between attempts.
+
+    Any other value is returned as it is.
+    """
     if not isinstance(value, dict):
         return value
     training = {k: v for k, v in value.get("Training", {}).items() if k not in _AS_WELL}

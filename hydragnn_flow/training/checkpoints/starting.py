@@ -1,7 +1,8 @@
 """Training from given weights: their file, frozen parameters, and reference energies.
 
 The file has `weights`, tensors by their names in the state dict, and `is_whole`, which is true if
-they are all of it. Parameters that the file lacks keep their random initial values.
+the file has all tensors of the state dict. Parameters that the file lacks keep their random initial
+values.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hydragnn_flow.training.plan.batching import Budget
 
 
 def freeze(model: nn.Module, names: Collection[str]) -> None:
-    """Exclude parameters from training.
+    """Exclude parameters of a network from training, in place.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
 
 
 def _beside(model: nn.Module, name: str) -> str:
-    """Return names of parameters or modules beside one that does not exist, for a message."""
+    """Return, for a message, existing names of parameters or modules next to a wrong ``name``."""
     found: list[str] = []
     while not found:
         name = name.rpartition(".")[0]
@@ -68,7 +69,10 @@ def _beside(model: nn.Module, name: str) -> str:
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
-    """Write the weights that trials begin with; ``is_whole`` is true if they are all of them."""
+    """Write the weights that trials begin with to the file ``path``.
+
+    ``is_whole`` is true if ``weights`` has all tensors of the network's state dict.
+    """
     save_checkpoint(path, {"weights": dict(weights), "is_whole": is_whole})
 
 
@@ -80,7 +84,7 @@ def begin_with(
     device: torch.device,
     world: World,
 ) -> None:
-    """Load given weights into a network.
+    """Load the weights of a file into a network, in place (collective).
 
     If a potential keeps its heads, the reference energies of the elements are fitted to the new
     data, because data sets count energies from different zeros.
@@ -98,7 +102,7 @@ def begin_with(
     device
         Device on which the ranks exchange tensors.
     world
-        Rank of this process and number of ranks (a collective call).
+        Rank of this process and number of ranks.
 
     Raises
     ------
@@ -126,12 +130,13 @@ def check_weights(
     source
         Origin of the weights, for error messages.
     heads
-        ``keep`` if the weights must be the network's whole state, ``new`` if that of its encoder.
+        ``keep`` if the weights must be the network's whole state, ``new`` if they must be the state
+        of its encoder.
 
     Raises
     ------
     InputError
-        If a parameter is missing on either side or differs in shape; it names the first one.
+        If a parameter is missing on either side or differs in shape; the message names the first.
     """
     mine = weights_of(model, model.state_dict(), heads)
     for name in [*weights, *mine]:
@@ -152,10 +157,11 @@ def check_weights(
 def _fit_references(
     model: Potential, split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> None:
-    """Shift the reference energies of elements by the mean residual energy of the network.
+    """Shift the reference energies of elements, in place, to fit the network's residual energies.
 
-    Least squares of energies per atom over structures of the training split, with the minimum norm
-    if compositions do not determine it. Elements that the data lack keep their energies.
+    The shift is a least-squares fit of energies per atom over structures of the training split, and
+    has the minimum norm if compositions do not determine it. Elements that the data lack keep their
+    energies. A collective call.
     """
     packed = model.element_energies
     energies, here = unpack_exact(packed), packed.device
@@ -189,7 +195,10 @@ def _fit_references(
 def _some_of(
     split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> Iterable[Batch]:
-    """Return this rank's batches of structures spread over a split, equally many per data set."""
+    """Return batches on the device: this rank's share of structures spread over a split.
+
+    Each data set has the same number of structures, as far as it has them.
+    """
     runs = split.branch_runs
     # Structures by which reference energies are fitted: many times the number of elements.
     chosen = np.concatenate(list(spread(runs, 2000 * len(runs.graphs))))

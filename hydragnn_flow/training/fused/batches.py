@@ -1,7 +1,7 @@
-"""Batches of fused training: several trainings padded to one size, their gradients in one pass.
+"""Batches of fused training: gradients of several trainings (members) in one pass.
 
-Each training is a member. Within a member its own graphs come first, then padding atoms, edges and
-graphs, so that every member has the same number of rows. Padding graphs count in no loss, and no
+In a batch, each member's own graphs come first, then padding atoms, edges and graphs, so that every
+member has the same number of rows. Padding graphs count in no loss, and no
 edge leads from a padding atom to a real one.
 """
 
@@ -39,9 +39,9 @@ class FusedBatch:
     batch
         Graphs of all members, with padding.
     counts
-        Number of graphs and atoms in each member's step, [members] float64.
+        Number of graphs, and of atoms, in each member's step, float64 [n_members] each.
     counted
-        Mask by level (graph or node): 1 for real rows, 0 for padding, [members, n, 1].
+        Mask by level (``graph`` or ``node``): 1 for real rows, 0 for padding, [n_members, n, 1].
     """
 
     batch: Batch
@@ -49,7 +49,7 @@ class FusedBatch:
     counted: Mapping[str, Tensor]
 
     def on(self, device: torch.device) -> FusedBatch:
-        """Return a copy on the device; the host does not wait for it."""
+        """Return a copy on the device, copied asynchronously; on a CPU the batch itself."""
         if device.type == "cpu":
             return self
         return FusedBatch(
@@ -60,32 +60,38 @@ class FusedBatch:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return host values on the device, copied asynchronously."""
+    """Return host values copied asynchronously to the device; on a CPU, the values themselves."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
 
 
 class _Filled:
-    """Padding of several members, which have ``own`` [members] rows, to ``size`` rows each."""
+    """Padding of the rows of each member to ``size`` rows.
+
+    ``own`` [n_members] has the number of rows of each member before padding.
+    """
 
     def __init__(self, own: Ints, size: int) -> None:
         self.own, self.size, self.members = own, size, len(own)
         places = np.arange(size)
         self.is_own = places < own[:, None]
-        """Mask of real rows, bool [members, size]."""
+        """Mask of real rows, bool [n_members, size]."""
         first = np.cumsum(own) - own
         # Padding repeats the very first row, whose values are valid.
         self.rows = np.where(self.is_own, first[:, None] + places, 0).reshape(-1)
-        """Source row in the unpadded batch of each padded row, [members * size]."""
+        """Index in the unpadded batch from which each padded row is copied, [n_members * size]."""
 
     @property
     def first(self) -> Ints:
-        """Index of each member's first row, [members]."""
+        """Index of each member's first row after padding, [n_members]."""
         return np.arange(self.members) * self.size
 
     def moved(self, of: Ints, owner: Ints) -> Ints:
-        """Return the padded indices of unpadded rows ``of``, given each row's member."""
+        """Return the indices after padding of the rows with indices ``of`` before padding.
+
+        ``owner`` is the index of the member of each row, [n] like ``of``.
+        """
         before = np.cumsum(self.own) - self.own
         places: Ints = of - before[owner] + self.first[owner]
         return places
@@ -103,8 +109,8 @@ def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float
     manifest
         Manifest of the store; its keys belong to atoms, edges or graphs.
     beyond
-        Length [Å] of padding edges, at which messages that fade with length are zero: many of these
-        edges may reach one atom.
+        Length of padding edges [Å], at which messages that fade with length are zero. Many padding
+        edges may reach one atom, and their messages would otherwise add up to large values.
     """
     graphs = np.array([step.graphs for step in steps])
     ptr = batch.ptr.numpy()
@@ -172,7 +178,10 @@ def _level(name: str, manifest: Manifest) -> str | None:
 
 
 def _repeated(values: Tensor, key: Key, rows: Ints, level: str) -> Tensor:
-    """Return the given rows of a key; for a graph level, all rows of each graph."""
+    """Return a copy of the ``rows`` of a key's values.
+
+    For the level ``graph``, ``rows`` are indices of graphs, and all rows of each graph are copied.
+    """
     if level == "graph" and key.rows != 1:
         each = np.arange(key.rows or 0)
         rows = (rows[:, None] * (key.rows or 0) + each).reshape(-1)
@@ -187,12 +196,12 @@ class FusedMember(Trainer):
     """Trainer of one of several fused networks, whose gradients are computed together."""
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Yield empty lists: the batches of all members are read together."""
+        """Yield an empty list for each step: batches of all members are read together elsewhere."""
         for _ in steps:
             yield []
 
     def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Take a step without the other members; returns its loss and the gradient's norm."""
+        """Take a step without the other members; return its loss and the gradient's norm."""
         self.model.train()
         return self._step(step, moved(self.train.batch(step.of_rank(0)), self.device))
 
@@ -220,7 +229,10 @@ class Stack:
         self._trained = [weight for member in members for weight in member.parallel.weights]
 
     def gradients(self, batch: FusedBatch) -> Tensor:
-        """Set the gradient of each member's loss on its own graphs; returns losses [members]."""
+        """Set the gradients of all members' weights in place; return the losses, [n_members].
+
+        Each member's loss is that on its own graphs of the batch.
+        """
         for member in self.members:
             member.optimizer.zero_grad()
         losses = self._losses(batch)

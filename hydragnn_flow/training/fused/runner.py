@@ -57,7 +57,7 @@ def run_fused(
     fused: FusedTrainer | None = None
 
     def share(place: int) -> float:
-        """Return a member's fraction of the time spent so far."""
+        """Return the fraction of the time so far that the member with index ``place`` took."""
         total = time.perf_counter() - wall
         known = [0.0] * n if fused is None else fused.seconds
         return (known[place] + (total - sum(known)) / n) / total
@@ -75,7 +75,7 @@ def run_fused(
         if is_over():
             raise Stopped("asked to stop while it predicted")
 
-    store = open_store(specs[0].store, specs[0].mode, specs[0].scratch)
+    store = open_store(specs[0].store)
     forget_peak_memory(device)
     try:
         fused = FusedTrainer(specs, store, device, spent)

@@ -1,4 +1,7 @@
-"""Shapes of segments (jobs of trainings): which can be trained fused with each other."""
+"""Shapes of segments (jobs of training): segments of equal shape can be trained fused.
+
+Fused segments are trained in one process, with common training steps.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,15 @@ from hydragnn_flow.segment import SegmentSpec
 # Settings that may differ among members.
 _OF_TRAINING = ("num_epoch", "gradient_clip", "ema_decay", "Scheduler", "EarlyStopping", "patience")
 _OF_OPTIMIZER = ("learning_rate", "weight_decay", "batch_scaling", "reference_batch")
-_SHARED = ("kind", "store", "mode", "frozen", "batches", "sampling", "validation", "criterion")
 
 
 def refusal_of(spec: SegmentSpec) -> str:
     """Return why a segment cannot be trained fused with any other; empty if it can."""
     if reason := fusing_refusal(spec.network):
         return reason
-    if spec.mode == "stream":
+    if spec.store.mode == "stream":
         return "trainings on a store that is streamed cannot be fused"
-    if spec.budget is not None and spec.budget[0] == "seconds":
+    if spec.epochs.budget is not None and spec.epochs.budget[0] == "seconds":
         return "epochs that end by time cannot be fused"
     return ""
 
@@ -29,13 +31,20 @@ def refusal_of(spec: SegmentSpec) -> str:
 def shape_of(spec: SegmentSpec) -> str:
     """Return everything that fused segments must have in common, as JSON.
 
-    They may differ in seed, first weights, learning rate and its schedule, weight decay, clipping,
-    averaging, and in where they begin and end.
+    Segments of equal shape may differ in seed, initial weights, learning rate and its schedule,
+    weight decay, gradient clipping, averaging of weights, and in their first and last epoch.
     """
     network = spec.network.to_json()
     training = _without(network["Training"], _OF_TRAINING)
     training["Optimizer"] = _without(training["Optimizer"], _OF_OPTIMIZER)
-    shared = {name: getattr(spec, name) for name in _SHARED}
+    shared = {
+        "kind": spec.kind,
+        "store": vars(spec.store),
+        "frozen": spec.start.frozen,
+        "batches": spec.epochs.batches,
+        "sampling": spec.epochs.sampling,
+        "validation": vars(spec.validation),
+    }
     return json.dumps({**network, "Training": training, "segment": shared}, sort_keys=True)
 
 
@@ -51,7 +60,7 @@ def refusal_together(specs: Sequence[SegmentSpec]) -> str:
 def is_of_member(path: str) -> bool:
     """Return whether a setting may differ among fused segments.
 
-    ``path`` is its place in the network's configuration, such as `Training.gradient_clip`.
+    ``path`` is the setting's place in the network's configuration, as `Training.gradient_clip`.
     """
     section, _, key = path.rpartition(".")
     return path.startswith("Training.Scheduler.") or (

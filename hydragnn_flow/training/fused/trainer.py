@@ -41,12 +41,14 @@ _SAME = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 @dataclass(frozen=True)
 class Probe:
-    """Shortest time of a step of all members, taken separately and fused [s]."""
+    """Comparison of separate and fused training steps."""
 
     separate: float
+    """Shortest time in which all members took one step, one after the other [s]."""
     fused: float
+    """Shortest time in which all members took one step together [s]."""
     difference: float
-    """Largest relative difference of the members' losses and gradient norms between the two."""
+    """Largest relative difference between separate and fused losses and gradient norms."""
 
     @property
     def pays(self) -> bool:
@@ -68,7 +70,7 @@ class FusedTrainer:
     device
         Device that the training computes on.
     spent
-        Function from the index of a member to its cost so far, in seconds and joules.
+        Function that returns the cost so far, [s] and [J], of the member with a given index.
 
     Raises
     ------
@@ -95,9 +97,9 @@ class FusedTrainer:
             for place, spec in enumerate(specs)
         ]
         self.ended: dict[int, Exception | None] = {}
-        """Exception of each ended member by index; None for a normal end."""
+        """Exception that ended a member, by the member's index; None for a normal end."""
         self.seconds = [0.0] * len(specs)
-        """Time spent so far on each member [s]."""
+        """Time spent so far on each member [s], [n_members]."""
         self._check_networks(specs)
         self._store = store
         encoder: Any = self.members[0].model.encoder
@@ -121,8 +123,8 @@ class FusedTrainer:
         should_stop, alive
             The same as for :meth:`.Trainer.run`; every member calls them.
         probe
-            If true, time some steps separately and fused, and continue separately if fused ones are
-            hardly faster or give other losses. This costs little, as its steps count.
+            If true, time some steps separately and fused, and continue separately if fused steps
+            are hardly faster or give other losses. This costs little, as the timed steps train too.
         """
         try:
             self.begin(should_stop, alive)
@@ -139,13 +141,16 @@ class FusedTrainer:
         should_stop: Callable[[], bool] = lambda: False,
         alive: Callable[[float], None] = lambda longest_step: None,
     ) -> None:
-        """Advance every member to its first step; parameters are those of :meth:`run`."""
+        """Prepare the first step of every member, without taking it.
+
+        Parameters are those of :meth:`run`.
+        """
         for place, member in enumerate(self.members):
             self._courses[place] = member.course(should_stop, alive)
             self._advance(place)
 
     def _probe(self) -> None:
-        """Time separate and fused steps; set ``apart`` if members should continue separately."""
+        """Take separate and fused steps and time them; set ``apart`` if fusing does not pay."""
         separate = [self.timed_round(self.take_apart) for _ in range(_PROBED)]
         expected = self._expected()
         self.round(self.take_apart)
@@ -164,9 +169,9 @@ class FusedTrainer:
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
     def round(self, take: Callable[[], None]) -> None:
-        """Take the next step of all remaining members by calling ``take``.
+        """Call ``take``, which takes the next step of all remaining members; prepare further steps.
 
-        Then each member validates, writes checkpoints or ends, as far as that is due.
+        In between each member validates, writes checkpoints or ends, as far as that is due.
         """
         taking, began = [*self._next], time.perf_counter()
         take()
@@ -177,7 +182,7 @@ class FusedTrainer:
                 self._advance(place)
 
     def timed_round(self, take: Callable[[], None]) -> float:
-        """Run a round; returns the time of its steps alone [s], waiting for the device."""
+        """Call :meth:`round`; return the time of ``take`` [s], after waiting for the device."""
         times: list[float] = []
 
         def timed() -> None:
@@ -221,14 +226,17 @@ class FusedTrainer:
         return loss, self.members[place].update()
 
     def _attempt(self, place: int, take: Callable[[], tuple[Tensor, Tensor]]) -> None:
-        """Take a member's step; an error is this member's alone."""
+        """Take the step of the member with index ``place`` by ``take``; an error ends it alone."""
         try:
             self.members[place].taken = take()
         except Exception as error:
             self._end(place, error)
 
     def _advance(self, place: int) -> None:
-        """Run what a member does between two steps, such as validation and checkpoints."""
+        """Let the member with index ``place`` prepare its next step, or end.
+
+        Before that the member validates and writes checkpoints, as far as that is due.
+        """
         start = time.perf_counter()
         try:
             self._next[place], _ = next(self._courses[place])
@@ -243,7 +251,7 @@ class FusedTrainer:
         self._next.pop(place, None)
 
     def _gradients(self) -> dict[int, Tensor]:
-        """Set the gradients of all members for their next steps; returns the losses."""
+        """Set the gradients of all members for their next steps; return losses by member index."""
         places, steps = [*self._next], [*self._next.values()]
         if self._stack is None or self._stacked_places != places:
             self._stack = Stack([self.members[place] for place in places])
@@ -253,7 +261,10 @@ class FusedTrainer:
         return dict(zip(places, self._stack.gradients(whole).unbind(), strict=True))
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Compute fused losses and gradient norms of the next steps without taking the steps."""
+        """Return fused (loss, gradient norm) of the next steps by member index; take no step.
+
+        The result is empty if fewer than two members are left, or memory does not suffice.
+        """
         if len(self._next) < 2:
             return {}
         try:
@@ -268,7 +279,11 @@ class FusedTrainer:
         }
 
     def _difference(self, expected: dict[int, tuple[Tensor, Tensor]]) -> float | None:
-        """Return the largest relative difference of fused and separate steps; None without any."""
+        """Return the largest relative difference of ``expected`` to the last steps taken.
+
+        ``expected`` are the losses and norms of :meth:`_expected`. The result is None if no member
+        can be compared.
+        """
         differences = [
             abs(float(one) - float(other)) / max(abs(float(other)), 1e-12)
             for place, found in expected.items()
@@ -278,7 +293,7 @@ class FusedTrainer:
         return max(differences, default=None)
 
     def _check_networks(self, specs: Sequence[SegmentSpec]) -> None:
-        """Raise an error if networks differ in more than their weights."""
+        """Raise an error if networks cannot be stacked, or differ in more than their weights."""
         first = self.members[0].model
         try:
             StackedNetwork(first, 1)

@@ -48,7 +48,7 @@ class Criterion:
     per_atom: frozenset[str]
     """Targets whose error is divided by the number of atoms."""
     branches: Mapping[str, int] = field(default_factory=dict)
-    """Number of the branch (heads of one data set) by data set; empty if there is only one."""
+    """Index of each data set's branch (heads), by data set; empty if there is only one data set."""
 
     @classmethod
     def of(
@@ -193,18 +193,19 @@ def trivial_errors(
 ) -> dict[str, float]:
     """Compute the error of a trivial predictor on the training split, for every target.
 
-    With several data sets each has errors of its own, named like ``energy@mptrj``.
+    With several data sets there is an error for each target and data set, such as
+    ``energy@mptrj``.
 
     The predictor gives the sum of element energies for a total energy, the mean per atom for other
     targets that are sums over atoms, and the mean of each component for the rest. Errors of
-    extensive targets are per atom. If labels do not vary, the error is replaced by the mean size of
-    the labels, or by 1 if they are zero.
+    extensive targets are per atom. If labels do not vary, the error is replaced by the mean
+    magnitude of the labels, or by 1 if they are zero.
 
     Parameters
     ----------
     split
-        Training split. Of a large one some thousand graphs are read, in runs spread over each data
-        set.
+        Training split. If it is large, only some thousand graphs are read, in runs spread over each
+        data set.
     manifest
         Manifest of the store; its statistics of the whole training split are the predictions.
     name
@@ -241,7 +242,7 @@ class _Guesser:
         return of_data_set(target, self.data_set) if self.data_set else target
 
     def rows(self, batch: Batch, level: str) -> Any:
-        """Return an index of the graphs or atoms (by ``level``) of a batch in the data set."""
+        """Return an index that selects, in a batch, graphs or atoms (``level``) of the data set."""
         if self.branch is None:
             return slice(None)
         graphs = batch[BRANCH].reshape(-1) == self.branch
@@ -268,7 +269,10 @@ def _unit(sums: Floats, power: int) -> float:
 def _labels_and_guesses(
     batch: Batch, target: str, manifest: Manifest, known: _Guesser
 ) -> tuple[Floats, Any]:
-    """Return a target's labels, per atom if extensive, and the trivial predictions."""
+    """Return a target's labels in a batch, per atom if extensive, and their trivial predictions.
+
+    ``known`` is the trivial predictor; only values for structures of its data set are returned.
+    """
     described, statistics = manifest.targets[target], known.statistics
     rows = known.rows(batch, described.level)
     labels = target_array(batch[target].numpy(), described)[rows]

@@ -48,8 +48,8 @@ def of_data_set(name: str, data_set: str) -> str:
 class Metrics:
     """Mean absolute errors of all targets, and root mean square errors if they are the criterion.
 
-    Extensive targets have errors per atom too. With several data sets there are errors of each one.
-    The overall error is then the mean over data sets, whatever their sizes.
+    Extensive targets have errors per atom too. With several data sets there are also errors of each
+    data set, and the overall error is their mean, whatever the sizes of the data sets.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Metrics:
     def means(self, sums: Tensor) -> dict[str, float]:
         """Return errors by name, from the sums over all graphs on all ranks.
 
-        With several data sets there are also those of each one, such as ``energy_mae@mptrj``.
+        With several data sets there are also errors of each, such as ``energy_mae@mptrj``.
 
         Parameters
         ----------
@@ -146,7 +146,10 @@ class Metrics:
         return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
 
     def _added(self, error: Tensor, number: Tensor | None) -> Tensor:
-        """Sum rows by data set, ``[n_data_sets]`` float64."""
+        """Sum ``error`` by data set, ``[n_data_sets]`` float64.
+
+        ``number`` is the index of each row's data set; None if there is only one data set.
+        """
         if number is None:
             return error.sum().double()[None]
         sums = torch.zeros(len(self._data_sets), dtype=torch.float64, device=error.device)

@@ -70,7 +70,7 @@ class Parallel:
         -------
         state, parts
             Content of the first rank's file, and content of the shards that this rank writes, by
-            number below :attr:`files`.
+            index of the shard, below :attr:`files`.
         """
         return state, {}
 
@@ -92,7 +92,7 @@ class Parallel:
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return this rank's part of an optimiser's state in a checkpoint.
 
-        The state counts the parameters in the order of :attr:`weights`.
+        In the state, parameters are identified by their index in :attr:`weights`.
         """
         placed = {
             number: {
@@ -106,7 +106,7 @@ class Parallel:
         return {**state, "state": placed}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return this rank's shard of a checkpoint's tensor, as large as that of ``like``."""
+        """Return this rank's shard of a checkpoint's tensor, with the shape of its ``like``."""
         found: Tensor = whole(value)
         return found
 
@@ -165,7 +165,10 @@ class Replicated(Parallel):
 
 
 def _in_bf16(state: Any, bucket: Any) -> Any:
-    """Call torch's hook, which DDP refuses by name except on NCCL and XCCL; gloo sums bf16 too."""
+    """Call torch's hook that exchanges gradients in bfloat16.
+
+    DDP refuses torch's own function except on NCCL and XCCL, although gloo sums bfloat16 too.
+    """
     return bf16_compress_hook(state, bucket)
 
 

@@ -1,4 +1,4 @@
-"""Division of branches (heads of one data set) among ranks, which compute their graphs."""
+"""Division of branches (heads of one data set), with their graphs, among ranks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Division:
         return next(group for group, ranks in enumerate(self.ranks) if rank in ranks)
 
     def step_of(self, split: GraphSplit) -> Dealing:
-        """Return a function that deals the graphs of a step to ranks of their branches, evenly."""
+        """Return a function that deals the graphs of a step evenly to ranks of their branches."""
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             return self._dealt(split.branch_runs.branch_of(graphs), costs, deal)
@@ -104,9 +104,10 @@ class Division:
 def division_of(
     network: NetworkConfig, manifest: Manifest, train: GraphSplit, sampling: Sampling, world: int
 ) -> Division | None:
-    """Return the division of branches that `Training.task_parallel` asks for, if it does.
+    """Return the division of branches that `Training.task_parallel` asks for.
 
-    Loads are the numbers of atoms per data set in an epoch. A single rank has no division.
+    The load of a branch is its number of atoms in an epoch. The result is None without
+    `task_parallel`, or for a single rank.
 
     Parameters
     ----------

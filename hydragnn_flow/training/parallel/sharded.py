@@ -63,7 +63,7 @@ class Sharded(Parallel):
 
     @contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """Accumulate gradients on each rank without exchange; until then they are not sharded."""
+        """Context manager: accumulate gradients on each rank, unsharded, without exchange."""
         self._exchange(False)
         try:
             yield
@@ -134,7 +134,7 @@ def _units(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def _mesh(ranks: int, parts: int, device: torch.device) -> DeviceMesh:
-    """Return the mesh of ranks; neighbours, mostly on one node, share a replica."""
+    """Return the mesh of ranks, in which ``parts`` neighbours share one replica of the network."""
     if parts == ranks:
         return init_device_mesh(device.type, (parts,), mesh_dim_names=("part",))
     names = ("replica", "part")

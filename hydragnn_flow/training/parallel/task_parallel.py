@@ -87,14 +87,14 @@ class TaskParallel(Parallel):
         return self._all.outputs(batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of this rank's loss, and exchange gradients unless told not to."""
+        """Add this rank's gradient; exchange gradients unless inside :meth:`without_exchange`."""
         super().backward(loss)
         if self._is_last_piece:
             self._sum_over_group()
 
     @contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """Accumulate gradients of encoder and heads on each rank without exchange."""
+        """Context manager: accumulate gradients of encoder and heads without exchange."""
         self._is_last_piece = False
         try:
             with self._all.without_exchange():
@@ -103,7 +103,7 @@ class TaskParallel(Parallel):
             self._is_last_piece = True
 
     def clip(self, most: float) -> Tensor:
-        """Clip the gradient to norm ``most``, over heads of all ranks; returns the norm before."""
+        """Clip the gradient over heads of all ranks to norm ``most``; returns its norm before."""
         device = self.weights[0].device
         common, own = (_square(weights).to(device) for weights in (self._common, self._own))
         # Ranks of a group have the same gradient of their heads: count it once.
@@ -117,8 +117,8 @@ class TaskParallel(Parallel):
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
         """Split a checkpoint's content into the first rank's file and this group's heads.
 
-        In both the optimiser's state counts the parameters of the whole network. Only the first
-        rank of each other group writes a shard.
+        In both, the optimiser's state has the parameter indices of the whole network. The first
+        rank of each group writes the shard, except in the group of rank 0.
         """
         optimizer = state["optimizer"]
         states = {self._numbers[n]: values for n, values in optimizer["state"].items()}
@@ -150,7 +150,7 @@ class TaskParallel(Parallel):
         )
 
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a checkpoint's optimiser state, of the parameters that this rank holds."""
+        """Return a checkpoint's optimiser state for the parameters that this rank holds."""
         states = {
             n: state["state"][number]
             for n, number in enumerate(self._numbers)
@@ -207,7 +207,7 @@ class _Heads:
         }
 
     def keep(self, branches: Collection[int]) -> None:
-        """Remove the heads of all other branches."""
+        """Remove from the network the heads of all branches other than these."""
         for module in self._modules.values():
             module.keep(branches)
 

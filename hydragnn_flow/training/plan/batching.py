@@ -49,8 +49,8 @@ class Sizes(Protocol):
 class Budget:
     """Limits of a batch, and the number of batches per step over all ranks.
 
-    The limits are numbers of graphs, atoms and edges. At least one is needed, None stands for no
-    limit, and a batch keeps to every limit that is given.
+    The limits are numbers of graphs, atoms and edges. At least one limit is needed, and a batch
+    keeps to every limit that is not None.
     """
 
     graphs: int | None = None
@@ -148,7 +148,9 @@ def plan_in_order(
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
-    """Return a mask of a split's graphs that the batch limits do not leave out, [n_graphs].
+    """Return a mask [n_graphs], True for each graph of a split that is trained on.
+
+    With ``budget.oversized`` = ``skip`` these are the graphs within the batch limits, else all.
 
     Raises
     ------
@@ -161,14 +163,14 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of some graphs by limit: 1, its atoms or its edges for each graph."""
+    """Cost of each graph for each batch limit: 1, its number of atoms, or its number of edges."""
 
     graphs: Ints
     """Indices of the graphs in the split, [n]."""
     atoms: Ints
     """Number of atoms of each graph, [n]."""
     limits: Ints
-    """Limits of a whole step, [n_limits]."""
+    """Limits of a whole step, one for each limited quantity, [n_limits]."""
     values: Ints
     """Cost of each graph for each limit, [n_limits, n]."""
     too_large: NDArray[np.bool_]
@@ -190,13 +192,22 @@ class Costs:
     def kept(
         self, split: str, budget: Budget, some_must_be_left: bool = False
     ) -> NDArray[np.bool_]:
-        """Return a mask of these n graphs without those that the batch limits leave out, [n].
+        """Return a mask [n], True for each graph that is trained on.
+
+        Parameters
+        ----------
+        split
+            Name of the split, for messages.
+        budget
+            Limits of a batch, and the treatment of graphs above them.
+        some_must_be_left
+            True to raise an error if no graph is left.
 
         Raises
         ------
         InputError
-            Naming the graph above the budget, if the budget refuses such graphs, or none is left
-            where some must be.
+            If the budget refuses graphs above its limits and there are some, or no graph is left;
+            the message names the first graph above a limit.
         """
         if budget.oversized == "single" or not self.too_large.any():
             return np.ones(len(self.graphs), dtype=bool)
@@ -215,7 +226,15 @@ class Costs:
 
 
 def ranges(costs: Ints, world: int) -> Ints:
-    """Return the rank of each graph, [n]: one range of nearly equal cost for each of the ranks."""
+    """Return the rank of each graph, [n]: each rank gets a range of graphs, at nearly equal cost.
+
+    Parameters
+    ----------
+    costs
+        Cost of each graph in the order of the split, [n].
+    world
+        Number of ranks that share the graphs.
+    """
     up_to = np.cumsum(costs)
     total = max(int(costs.sum()), 1)
     # By its middle, a graph on a border goes to the rank whose range holds most of it.
@@ -226,12 +245,17 @@ def ranges(costs: Ints, world: int) -> Ints:
 def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
     """Merge the ranks' sequences so that ranks progress through theirs at the same pace.
 
-    Any slice of the merged sequence then holds nearly equal cost for every rank.
+    Any slice of the merged sequence then holds nearly equal cost for every rank. Returns the merged
+    sequence and the rank of each of its graphs, [n] each.
 
     Parameters
     ----------
+    costs
+        Costs of the graphs.
     order, owner
-        Graphs and their ranks, sorted by rank, [n] each.
+        Indices of graphs in ``costs``, and their ranks, sorted by rank, [n] each.
+    world
+        Number of ranks of the segment.
     """
     cost = costs.leading[order]
     totals = np.zeros(world, dtype=np.int64)
@@ -257,7 +281,8 @@ def steps_of(
     costs
         Costs of the graphs.
     order, owner
-        Sequence of indices into ``costs``, and the rank of each, [n].
+        Sequence of indices into ``costs``, and the rank of each graph, [n] each; ``owner`` is None
+        if ranks are assigned here.
     world
         Number of ranks of the segment.
     dealing
@@ -299,6 +324,8 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
     ----------
     values
         Cost of each element for each limit, [n_limits, n]; no element exceeds a limit alone.
+    limits
+        Largest total cost of a piece for each limit, [n_limits].
     leading
         Costs by which the pieces are balanced, [n].
 
@@ -329,7 +356,15 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
 
 
 def deal(costs: Ints, world: int) -> Ints:
-    """Return the rank of each graph, [n]: the costliest first, each to the least loaded rank."""
+    """Return the rank of each graph, [n]: the costliest first, each to the least loaded rank.
+
+    Parameters
+    ----------
+    costs
+        Cost of each graph, [n].
+    world
+        Number of ranks that share the graphs.
+    """
     ranks = np.zeros(len(costs), dtype=np.int64)
     if world == 1:
         return ranks

@@ -31,7 +31,8 @@ from hydragnn_flow.training.plan.batching import (
 from hydragnn_flow.training.plan.sampling import InBlocks, InTurns, Order, Shuffled, shares_of
 
 BLOCKS = 16
-"""Number of blocks among which a rank shuffles its stream: 16 of 4 MB, 64 MB of memory."""
+"""Number of blocks (groups of graphs in a shard) among which a rank shuffles the graphs that it
+streams. Sixteen blocks of 4 MB take 64 MB of memory."""
 # Most graphs of a window, some megabytes to plan it, and its steps if the end is not known.
 _MOST_GRAPHS, _STEPS = 2**18, 128
 
@@ -40,24 +41,26 @@ _MOST_GRAPHS, _STEPS = 2**18, 128
 class Epoch:
     """Epoch of a training: a section of the endless order of graphs, cut into steps.
 
-    Order, batch limits and start determine its steps, whatever the number of ranks; in a streamed
-    split they also depend on the number of ranks.
+    Order, batch limits and start determine the graphs of each step. In a streamed split, the graphs
+    of a step also depend on the number of ranks.
     """
 
     index: Sizes
     order: Order
     budget: Budget
     start: int
-    """Number of graphs drawn before the epoch."""
+    """Position in ``order`` at which the epoch starts: the number of graphs drawn before."""
     world: int
     """Number of ranks."""
     n_graphs: int | None = None
     """Number of graphs to draw, if graphs limit the epoch."""
     n_steps: int | None = None
-    """Number of steps, if steps limit the epoch; without either number, time limits it."""
+    """Number of steps, if steps limit the epoch. Time limits it if ``n_graphs`` and ``n_steps`` are
+    None."""
     blocks: Ints | None = None
-    """Bounds of the blocks of a streamed split, [n_blocks + 1]. Each rank reads its own range of
-    them, and shuffles among :data:`BLOCKS` blocks."""
+    """First graph of each block (group of graphs in a shard) of a streamed split, and the end of
+    the last block, [n_blocks + 1]. Each rank reads its own range of blocks, and shuffles graphs
+    among :data:`BLOCKS` blocks. None if the split is not streamed."""
     seed: int = 0
     """Seed of the shuffle among blocks."""
     dealing: Dealing | None = None
@@ -65,9 +68,9 @@ class Epoch:
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps; an estimate if the epoch has several windows.
+        """Number of steps; an estimate if the epoch is planned in several windows.
 
-        If time limits the epoch, the number of steps of a pass through the split.
+        If time limits the epoch, it is the number of steps of a pass through the split.
         """
         if self.n_steps is not None:
             return self.n_steps
@@ -79,7 +82,7 @@ class Epoch:
 
     @property
     def graphs_per_step(self) -> float:
-        """Mean number of graphs in a step, over all ranks; an estimate for several windows."""
+        """Mean number of graphs in a step, over all ranks; an estimate unless planned at once."""
         if self.n_graphs is None or self.n_graphs > _MOST_GRAPHS:
             return self._graphs_that_fit
         steps = self._first[1]
@@ -97,12 +100,14 @@ class Epoch:
         return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
 
     def windows(self, first: int = 0) -> Iterator[list[Step]]:
-        """Yield the steps window by window, each planned when it is needed.
+        """Yield lists of steps, one for each window (part of the epoch that is planned at once).
+
+        A window is planned when its list is asked for.
 
         Parameters
         ----------
         first
-            Number of steps of the epoch already taken, which are skipped.
+            Number of steps at the beginning of the epoch to skip, as they have been taken.
 
         Raises
         ------
@@ -138,7 +143,10 @@ class Epoch:
         return self._window(0, 0)
 
     def _window(self, taken: int, place: int) -> tuple[int, list[Step]]:
-        """Plan the next window: its number of graphs, and its steps."""
+        """Plan the next window; return its number of graphs and its steps.
+
+        It follows the first ``taken`` steps and ``place`` graphs of the epoch.
+        """
         count = self._size(taken, place)
         start = self.start + place
         graphs = self.order.graphs(start, start + count)
@@ -158,7 +166,7 @@ class Epoch:
         return count, [replace(s, drawn=place + end) for s, end in zip(steps, ends, strict=True)]
 
     def _size(self, taken: int, place: int) -> int:
-        """Return the number of graphs in the next window."""
+        """Return the number of graphs in the next window; arguments are those of `_window`."""
         of_blocks = 0  # in which every rank has its blocks to shuffle
         if self.blocks is not None:
             of_block = len(self.index) / max(len(self.blocks) - 1, 1)
@@ -174,7 +182,12 @@ class Epoch:
         return math.ceil(steps * each)
 
     def _of_ranks(self, blocks: Ints, costs: Costs, start: int) -> tuple[Ints, Ints]:
-        """Return positions in a streamed window, shuffled in the range of each rank, and ranks."""
+        """Return a shuffled order of the graphs of a streamed window, and the rank of each graph.
+
+        The order has indices into ``costs``, [n_graphs] like the ranks. Each rank gets one range of
+        the window, and its graphs are shuffled within. ``start`` is the window's position in the
+        endless order of graphs; the shuffle depends on it.
+        """
         block = np.searchsorted(blocks, costs.graphs, side="right")
         number = np.cumsum(np.diff(block, prepend=block[:1]) != 0)
         random = np.random.default_rng([self.seed, start, 0, 1]).random(len(block))
@@ -200,15 +213,16 @@ def plan_epoch(
     index, budget, world, blocks, dealing
         The same as for :class:`Epoch`.
     seed, epoch
-        Seed and number of the pass; they determine the order.
+        Seed of the shuffles, and index of the pass from 0; both determine the order.
     bootstrap
-        If true, replace the graphs by as many drawn with replacement, the same in every epoch;
-        about 63 % of the graphs are among them.
+        If true, replace the graphs by as many drawn with replacement, the same in every epoch; the
+        sample contains about 63 % of the graphs.
 
     Raises
     ------
     InputError
-        If a graph exceeds the batch limits and they refuse such graphs; it names the graph.
+        If a graph exceeds the batch limits and they refuse such graphs; the message names the
+        graph.
     """
     size = len(index)
     order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
@@ -223,18 +237,18 @@ def plan_epoch(
 
 
 class Epochs:
-    """Planner of the epochs of a trial or member, each from where the one before it ended.
+    """Planner of the epochs of a trial or member.
 
     Parameters
     ----------
     spec
-        Trial or member that is trained.
+        Segment (job) that trains the trial or member.
     train
         Training split of the store.
     world
         Number of ranks of the segment.
     branch_names
-        Names of the branches by number, if the store has any.
+        Name of each branch (data set), in the order of their indices; empty if they have none.
     dealing
         Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
 
@@ -256,21 +270,21 @@ class Epochs:
         self._dealing = dealing
         self._blocks = train.block_bounds if train.mode == "stream" else None
         self._order: Order
-        if spec.sampling != "proportional":
-            shares = shares_of(spec.sampling, train.branch_runs.graphs, branch_names)
+        if spec.epochs.sampling != "proportional":
+            shares = shares_of(spec.epochs.sampling, train.branch_runs.graphs, branch_names)
             assert shares is not None
-            self._order = InTurns(train.branch_runs, shares, spec.seed, spec.bootstrap)
+            self._order = InTurns(train.branch_runs, shares, spec.seed, spec.epochs.bootstrap)
         elif self._blocks is not None:
-            self._order = InBlocks(self._blocks, spec.seed, spec.bootstrap)
+            self._order = InBlocks(self._blocks, spec.seed, spec.epochs.bootstrap)
         else:
-            self._order = Shuffled(len(train), spec.seed, spec.bootstrap)
+            self._order = Shuffled(len(train), spec.seed, spec.epochs.bootstrap)
 
     @property
     def seconds(self) -> float | None:
-        """GCD time of an epoch's steps [s] if time limits the training; otherwise None."""
-        if self._spec.budget is None or self._spec.budget[0] != "seconds":
+        """Time of an epoch's steps, summed over GCDs [s]; None if time does not limit epochs."""
+        if self._spec.epochs.budget is None or self._spec.epochs.budget[0] != "seconds":
             return None
-        return self._spec.budget[1] / self._spec.network.Training.num_epoch
+        return self._spec.epochs.budget[1] / self._spec.network.Training.num_epoch
 
     def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
         """Return the plan of an epoch.
@@ -278,13 +292,13 @@ class Epochs:
         Parameters
         ----------
         epoch
-            Number of the epoch, from 0.
+            Index of the epoch, from 0.
         start
             Number of graphs drawn by earlier epochs; used only if steps or time limit epochs.
         limits
-            Limits of each step.
+            Limits of a batch, and number of batches per step.
         """
-        unit, size = self._spec.budget or ("pass", len(self._train))
+        unit, size = self._spec.epochs.budget or ("pass", len(self._train))
         parts = 1 if unit == "pass" else self._spec.network.Training.num_epoch
         number = part_of(int(size), parts, epoch)
         if unit in ("pass", "samples"):
@@ -300,8 +314,8 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """Return how many of ``size`` items one epoch has, if they are divided evenly.
+    """Return how many of ``size`` items one epoch gets, if they are divided evenly among epochs.
 
-    ``epochs`` is the number of epochs, ``epoch`` the number of this one, from 0.
+    ``epochs`` is the number of epochs, ``epoch`` the index of this epoch, from 0.
     """
     return size * (epoch + 1) // epochs - size * epoch // epochs

@@ -46,7 +46,7 @@ class _InPasses(Order):
     seed
         Seed of the shuffles.
     bootstrap
-        If true, replace the graphs by as many drawn with replacement, the same in each pass.
+        If true, each pass has the same sample of as many graphs, drawn with replacement.
     """
 
     def __init__(self, size: int, seed: int, bootstrap: bool = False) -> None:
@@ -64,7 +64,7 @@ class _InPasses(Order):
 
     @abstractmethod
     def _of_pass(self, number: int, places: Ints) -> Ints:
-        """Return the graphs at ascending positions of one pass, [n]."""
+        """Return the indices of graphs at ascending positions (``places``) in a pass, [n]."""
 
 
 class Shuffled(_InPasses):
@@ -248,10 +248,10 @@ def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
 def shares_of(
     sampling: Sampling, graphs: Mapping[int, int], names: Sequence[str] = ()
 ) -> dict[int, int] | None:
-    """Return how many graphs of each branch a cycle of draws has, as `data.sampling` asks.
+    """Return the number of graphs of each branch in a cycle of draws, as `data.sampling` asks.
 
-    A branch is the heads, and the graphs, of one data set. The cycle is the shortest with exact
-    proportions.
+    A branch is the heads, and the graphs, of one data set. The cycle is the shortest one in which
+    the proportions of `data.sampling` are exact.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def shares_of(
     graphs
         Branch -> number of its graphs to train on.
     names
-        Names of the branches by number, if they have any.
+        Names of the branches, in the order of their indices; empty if they have none.
 
     Returns
     -------
