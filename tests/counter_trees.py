@@ -27,15 +27,7 @@ def pci(root: Path, address: str, vendor: str = "0x1002", device: str = "0x7408"
 
 
 class PmCounters:
-    """Cray's counters of a node.
-
-    Parameters
-    ----------
-    root
-        Directory of the kernel's files.
-    joules
-        What each file shows at first.
-    """
+    """Cray's counters of a node, in a directory of the kernel's files."""
 
     def __init__(self, root: Path, joules: Mapping[str, int]) -> None:
         self.folder = root / "cray/pm_counters"

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
 
 PATIENCE = 600.0
 """Longest wait for what should come [s], however busy the machine is."""
@@ -94,3 +97,19 @@ def still_there(family: list[psutil.Process], seconds: float) -> list[tuple[int,
     """Which of some processes do not end."""
     _, alive = psutil.wait_procs(family, timeout=seconds)
     return [(process.pid, command_of(process)) for process in alive]
+
+
+def assert_every_segment_ended_once(run: Path, trials: int, members: int, rungs: list[int]) -> None:
+    """Every trial and member came to its end, and none was trained twice."""
+    records = read_trials(run)
+    assert [record.number for record in records] == list(range(trials))
+    assert {record.state for record in records} <= {"complete", "pruned"}, records
+    results = list(RunDirectory(run).results())
+    ended = Counter((r.kind, r.number, r.rung) for r in results if r.status == "ok")
+    assert set(ended.values()) == {1}, "a segment was counted twice"
+    assert {number for kind, number, _ in ended if kind == "member"} == set(range(members))
+    for record in records:
+        mine = [r for r in results if (r.kind, r.number) == ("trial", record.number)]
+        epochs = [(r.from_epoch, r.to_epoch) for r in mine if r.status == "ok"]
+        assert all(start <= end for start, end in epochs)
+        assert [end for _, end in epochs] == rungs[: len(epochs)]

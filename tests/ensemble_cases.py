@@ -26,8 +26,12 @@ def untrained_ensemble(
     members: int = 2,
     numbers: Sequence[int] = (),
     network: dict[str, Any] = NETWORK,
+    **changes: Any,
 ) -> Path:
-    """Finish an ensemble of networks in a run directory, freshly drawn where there are none yet."""
+    """Finish an ensemble of networks in a run directory, freshly drawn where there are none yet.
+
+    More keywords are sections of the configuration.
+    """
     drawn = []
     for k in numbers or range(members):
         folder = member_folder(run / FOLDER, k)
@@ -41,7 +45,7 @@ def untrained_ensemble(
             Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, "diverged" if k else "")
         )
     asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
-    config = RunConfig.model_validate({**CONFIG, "network": network, "ensemble": asked})
+    config = RunConfig.model_validate({**CONFIG, "network": network, "ensemble": asked, **changes})
     finish_ensemble(
         run,
         config.members,

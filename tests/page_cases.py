@@ -1,8 +1,7 @@
-"""Code blocks and command lines of the pages, and names that the package defines."""
+"""Code blocks and command lines of the pages, and names of the package on them."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -49,49 +48,20 @@ def lines(program: str) -> list[Line]:
     return [line for page in PAGES for line in _lines(page) if line.words[0] == program]
 
 
-def is_defined(dotted: str) -> bool:
-    """Whether a module of the package, or a name in one, has this dotted name."""
-    parts = dotted.split(".")
-    for at in range(len(parts), 0, -1):
-        module = REPOSITORY.joinpath(*parts[:at])
-        file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-        if file.is_file():
-            name = ".".join(parts[at:])
-            return not name or name in _defined(file) or name in _imported(file)
-    return False
+def is_named(name: str) -> bool:
+    """Whether the package defines a class or function, or a method or attribute `Class.name`."""
+    owner, _, part = name.partition(".")
+    defined = rf"^ *(?:class |def )?{owner}\b *[:(=]"
+    own = rf"(?:def |self\.|^ +){part}\b"
+    return any(
+        re.search(defined, text, re.M) and (not part or re.search(own, text, re.M))
+        for text in _sources()
+    )
 
 
 @cache
-def names() -> frozenset[str]:
-    """Classes of the package, their methods and attributes as `Class.name`, and functions."""
-    return frozenset(name for file in PACKAGE.rglob("*.py") for name in _defined(file))
-
-
-@cache
-def _defined(file: Path) -> frozenset[str]:
-    found = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        found |= _named(node)
-        if isinstance(node, ast.ClassDef):
-            inside = (name for part in ast.walk(node) for name in _named(part))
-            found |= {f"{node.name}.{name.removeprefix('self.')}" for name in inside}
-    return frozenset(found)
-
-
-def _named(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
-        return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return {ast.unparse(target) for target in targets if isinstance(target, ast.expr)}
-
-
-def _imported(file: Path) -> set[str]:
-    """Names that a module imports or, as the face of a package, hands on."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+def _sources() -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")]
 
 
 def _blocks(page: Path) -> Iterator[Block]:

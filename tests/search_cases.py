@@ -28,17 +28,8 @@ def made_study(
 ) -> tuple[optuna.Study, list[SegmentResult]]:
     """Trials whose loss depends on the learning rate most, then the type; on the dropout never.
 
-    Where a SchNet has ``RADIAL``, it matters; the second objective is the width.
-
-    Parameters
-    ----------
-    count
-        Number of trials.
-    objectives
-        One or two.
-    all_complete
-        Give the trials that a rung ended the state complete, and values in the order in which TPE
-        ranks them.
+    Where a SchNet has ``RADIAL``, it matters; the second objective is the width. With
+    ``all_complete`` trials that a rung ended are complete, too, with values as TPE ranks them.
     """
     random = np.random.default_rng(seed)
     study = optuna.create_study(directions=["minimize"] * objectives)

@@ -93,7 +93,6 @@ class Place:
             errors="replace",
         ) as process:
             if words[0] == "dashboard":
-                assert process.stdout is not None
                 process.stdout.readline()
                 process.send_signal(signal.SIGINT)
             out, err = process.communicate()
@@ -129,14 +128,10 @@ class Place:
                 assert refused or "/dev/stdout" in said[0], told
 
 
-@pytest.fixture
-def small(tmp_path):
-    return Place(tmp_path)
-
-
-def test_a_run_is_shown_in_any_environment(small):
+def test_a_run_is_shown_in_any_environment(tmp_path):
+    place = Place(tmp_path)
     for environment in ("ASCII, dumb and narrow", "none of the three", "a full disk"):
-        small.answers(environment, ["status RUN"])
+        place.answers(environment, ["status RUN"])
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,11 @@
 what to do when a format changes.
 """
 
-import importlib.util
 import json
+import runpy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pandas as pd
@@ -20,7 +21,7 @@ from segment_cases import make_spec
 from hydragnn_flow import InputError, cli, trials_frame
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import JOURNAL, Search, read_trials
 from hydragnn_flow.search.storage import STUDY
@@ -31,16 +32,7 @@ _FOLDER = Path(__file__).parent / "golden"
 RUNS = sorted(_FOLDER.glob("run_*"))
 
 
-def _make():
-    spec = importlib.util.spec_from_file_location("golden_make", _FOLDER / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make = _make()
+make = SimpleNamespace(**runpy.run_path(str(_FOLDER / "make.py")))
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: run.name)
@@ -96,7 +88,10 @@ def test_every_segment_is_read(run, config):
     assert {("member", n) for n in range(config.ensemble.size)} <= ended
 
 
-def test_the_search_goes_on(run, config):
+def test_optuna_reads_the_study_and_the_search_goes_on(run, config):
+    storage = JournalStorage(JournalFileBackend(str(run / JOURNAL)))
+    study = optuna.load_study(study_name=STUDY, storage=storage)
+    assert len(study.trials) == config.search.trials
     before = read_trials(run)
     assert [trial.number for trial in before] == list(range(config.search.trials))
     assert {trial.state for trial in before} <= {"complete", "pruned"}
@@ -111,39 +106,23 @@ def test_the_search_goes_on(run, config):
     assert read_trials(run)[: len(before)] == before
 
 
-def test_optuna_reads_the_study(run, config):
-    storage = JournalStorage(JournalFileBackend(str(run / JOURNAL)))
-    study = optuna.load_study(study_name=STUDY, storage=storage)
-    assert len(study.trials) == config.search.trials
-
-
 def test_training_goes_on_from_a_checkpoint(run, config, tmp_path):
-    network = read_json(run / "ensemble" / "members" / "0" / "config.json")["NeuralNetwork"]
-    base = config.network_with({}).Architecture
-    assert base.radius is not None
-    store = tmp_path / "store.gs"
-    prepare_store(config.data, base.radius, base.max_neighbours, config.seed, store)
     folder = run / "ensemble" / "members" / "0"
-    before = load_checkpoint(folder / FILE)
-    spec = make_spec(
-        folder,
-        GraphStore.open(store),
-        config.ensemble.epochs + 1,
-        network=network,
-        kind="member",
-        seed=config.seed,
+    network = read_json(folder / "config.json")["NeuralNetwork"]
+    base = config.network_with({}).Architecture
+    store = prepare_store(
+        config.data, base.radius, base.max_neighbours, config.seed, tmp_path / "store.gs"
     )
-    result = run_segment(spec)
+    before = load_checkpoint(folder / FILE)
+    until, of_member = config.ensemble.epochs + 1, {"kind": "member", "seed": config.seed}
+    result = run_segment(make_spec(folder, store, until, network=network, **of_member))
     assert (result.status, result.reason) == ("ok", "")
-    assert result.from_epoch == config.ensemble.epochs
-    assert result.to_epoch == config.ensemble.epochs + 1
+    assert (result.from_epoch, result.to_epoch) == (until - 1, until)
     assert load_checkpoint(folder / FILE)["progress"] != before["progress"]
 
 
 def test_commands_show_it(run, config, monkeypatch, capsys):
-    frame = trials_frame(run)
-    assert isinstance(frame, pd.DataFrame)
-    assert len(frame) == config.search.trials
+    assert len(trials_frame(run)) == config.search.trials
     for command in ("status", "trials"):
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", command, str(run)])
         with pytest.raises(SystemExit) as end:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -75,62 +76,49 @@ def test_nothing_but_tests_imports_the_conformance_suites():
     assert not importers
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Commands of a fresh environment with this package, built and installed by pip.
-
-    What the package depends on comes from the environment of the tests.
-    """
-    fresh = tmp_path_factory.mktemp("installed") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(fresh / "bin" / "python")]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", str(REPOSITORY)], check=True)
-    [packages] = fresh.glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return fresh / "bin"
-
-
-def run(installed, folder, *words):
+def run(programs, folder, *words):
     """Start a command of the fresh environment in a folder that is not the repository."""
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [installed / words[0], *words[1:]]
+    command = [programs / words[0], *words[1:]]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=alone)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_whole(installed, tmp_path):
+def test_an_installed_package_is_whole_and_works(tmp_path):
+    """In a fresh environment, with what the package depends on from the environment of the tests.
+
+    Parsl starts workers with the Python of the environment; trainers import the package there.
+    """
+    fresh = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(fresh / "bin" / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", str(REPOSITORY)], check=True)
+    [packages] = fresh.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    installed = partial(run, fresh / "bin", tmp_path)
+
     where = "import hydragnn_flow; print(hydragnn_flow.__file__)"
-    package = Path(run(installed, tmp_path, "python", "-c", where).strip()).parent
-    assert package.is_relative_to(installed.parent)
+    package = Path(installed("python", "-c", where).strip()).parent
+    assert package.is_relative_to(fresh)
     built = {file.relative_to(package) for file in package.rglob("*") if file.suffix != ".pyc"}
     sources = REPOSITORY / "hydragnn_flow"
     for file in sources.rglob("*"):
         if file.is_file() and file.suffix != ".pyc":
             assert file.relative_to(sources) in built
-    told = dict(
-        line.split() for line in run(installed, tmp_path, "hydragnn-flow", "--version").splitlines()
-    )
+    told = dict(line.split() for line in installed("hydragnn-flow", "--version").splitlines())
     assert told["hydragnn_flow"] == version("hydragnn_flow")
     assert told["torch"] == version("torch")
 
-
-@pytest.mark.slow
-def test_an_installed_package_knows_its_sites(installed, tmp_path):
     (tmp_path / "site.yaml").write_text("site: frontier\naccount: ABC123\nnodes: 16\nblocks: 4\n")
     for site in ("frontier", "site.yaml"):
-        said = run(installed, tmp_path, "hydragnn-flow", "site", "show", site, "-A", "ABC123")
+        said = installed("hydragnn-flow", "site", "show", site, "-A", "ABC123")
         assert "#SBATCH --account=ABC123" in said
     where = "from hydragnn_flow.execution import shipped_sites; print(*shipped_sites().values())"
-    for file in map(Path, run(installed, tmp_path, "python", "-c", where).split()):
+    for file in map(Path, installed("python", "-c", where).split()):
         assert file.parent.name == "_sites"
         assert file.read_bytes() == (REPOSITORY / "sites" / file.name).read_bytes()
 
-
-@pytest.mark.slow
-def test_workers_start_from_an_installed_package(installed, tmp_path):
-    """Parsl starts them with the Python of the environment; trainers import the package there."""
     with bound_to({min(os.sched_getaffinity(0))}):  # of one core it makes one GCD
-        said = run(installed, tmp_path, "hydragnn-flow", "site", "check", "local")
-    assert "local is as it should be" in said
+        assert "local is as it should be" in installed("hydragnn-flow", "site", "check", "local")

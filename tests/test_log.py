@@ -112,10 +112,8 @@ def test_errors_of_parsl_are_logged_in_a_line(tmp_path):
             raise OSError("no sbatch")
         except OSError:
             parsl.exception("Submit command failed")
-    assert (
-        "parsl.providers.slurm.slurm: Submit command failed (OSError: no sbatch)"
-        in (lines_of(tmp_path)[1])
-    )
+    said = "parsl.providers.slurm.slurm: Submit command failed (OSError: no sbatch)"
+    assert said in lines_of(tmp_path)[1]
 
 
 class Full(io.FileIO):
@@ -132,10 +130,7 @@ class Full(io.FileIO):
 
 
 def test_a_full_disk_costs_lines_that_are_counted(tmp_path, monkeypatch):
-    def open_full(path, mode, **_):
-        return Full(path, mode)
-
-    monkeypatch.setattr(log.Path, "open", open_full)
+    monkeypatch.setattr(log.Path, "open", lambda path, mode, **_: Full(path, mode))
     Full.room = 1 << 20
     with driver_log(tmp_path, unexpected):
         logger.info("first")
@@ -153,13 +148,11 @@ def test_a_full_disk_costs_lines_that_are_counted(tmp_path, monkeypatch):
     assert LINE.fullmatch(lines[5])
 
 
-def test_a_directory_that_is_gone_stops_nobody(tmp_path):
+def test_a_directory_that_is_gone_or_a_display_that_fails_stops_nobody(tmp_path, capsys):
     with driver_log(tmp_path / "gone", unexpected):
         logger.info("not written")
     assert not (tmp_path / "gone").exists()
 
-
-def test_a_display_that_fails_stops_nobody(tmp_path, capsys):
     def fail(text):
         raise BrokenPipeError
 

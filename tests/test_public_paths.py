@@ -49,7 +49,7 @@ def run(tmp_path_factory, alloy_store):
     return run
 
 
-@pytest.mark.parametrize("kind", [str, Named, Path])
+@pytest.mark.parametrize("kind", [str, Named])
 def test_functions_take_what_names_a_path(kind, run, alloy_store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

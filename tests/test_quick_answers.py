@@ -70,6 +70,7 @@ def folder(tmp_path):
         "targets": {"energy": "eV", "forces": "eV/Å"},
     }
     written = {"good": CONFIG, "wrong": {**CONFIG, "serach": {}}, "absent": absent}
+    written["lost"] = {**CONFIG, "network": "missing.json"}
     for name, values in written.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
     (tmp_path / "site.yaml").write_text("site: frontier\nnodes: 5\nblocks: 2\naccount: ABC123\n")
@@ -88,15 +89,14 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "no.yaml"], "no.yaml"),
     (["run", "wrong.yaml"], "serach"),
     (["prepare", "wrong.yaml"], "serach"),
+    (["run", "lost.yaml"], "missing.json"),
     (["run", "absent.yaml"], "train.xyz (data.source.train)"),
     (["run", "good.yaml", "--run-dir", "taken"], "--run-dir"),
     (["run", "good.yaml", "--run-dir", "good.yaml/run"], "is a file"),
+    (["prepare", "good.yaml", "--run-dir", "good.yaml/run"], "is a file"),
     (["run", "good.yaml", "--site", "frontire"], "frontire"),
     (["run", "good.yaml", "--site", "frontier"], "--account"),
-    (
-        ["run", "good.yaml", "--site", "site.yaml"],
-        "multiple of `blocks`",
-    ),
+    (["run", "good.yaml", "--site", "site.yaml"], "multiple of `blocks`"),
     (["run", "good.yaml", "--site", "local", "-N", "2"], "`nodes`"),
     (["site", "show", "frontire"], "frontire"),
     (["site", "check", "no.yaml"], "no.yaml"),
@@ -118,8 +118,10 @@ MISTAKES: list[tuple[list[str], str]] = [
 
 
 def test_mistakes_are_told_before_anything_heavy_is_imported(folder):
+    before = sorted(folder.rglob("*"))
     of_script = [[_SCRIPT, *words] for words, _ in _SCRIPT_MISTAKES]
     found = answers([*(["hydragnn-flow", *words] for words, _ in MISTAKES), *of_script], folder)
+    assert sorted(folder.rglob("*")) == before, "something was changed"
     for (words, named), answer in zip([*MISTAKES, *_SCRIPT_MISTAKES], found, strict=True):
         assert answer.code == 2, words
         assert answer.stderr.startswith("error: "), words

@@ -31,22 +31,16 @@ def summary():
     return read
 
 
-def test_the_ensemble_predicts_energies_and_forces(summary):
-    test = summary["test"]
-    assert test["energy"]["unit"] == "eV"
-    assert test["energy"]["mae_per_atom_ensemble"] < 0.012
-    assert test["forces"]["unit"] == "eV/Å"
-    assert test["forces"]["mae_ensemble"] < 0.1
-
-
-def test_it_is_far_better_than_the_mean_of_the_training_data(summary):
+def test_errors_are_small_and_far_below_those_of_the_mean_of_the_training_data(summary):
+    found = summary["test"]
+    assert found["energy"]["unit"] == "eV" and found["forces"]["unit"] == "eV/Å"
     with GraphStore.open(RUN / "store.gs", mode="random") as store:
         train, test = store["trainset"], store["testset"]
         mean = (train.target("energy").ravel() / train.n_atoms).mean()
         errors = abs(test.target("energy").ravel() / test.n_atoms - mean)
         forces = abs(test.target("forces")).mean()
-    assert summary["test"]["energy"]["mae_per_atom_ensemble"] < errors.mean() / 10
-    assert summary["test"]["forces"]["mae_ensemble"] < forces / 3
+    assert found["energy"]["mae_per_atom_ensemble"] < min(0.012, errors.mean() / 10)
+    assert found["forces"]["mae_ensemble"] < min(0.1, forces / 3)
 
 
 def test_intervals_hold_what_they_promise(summary):
@@ -71,7 +65,6 @@ def test_the_ensemble_loads_and_predicts_what_the_tables_say():
     ensemble = Ensemble.load(RUN)
     with GraphStore.open(RUN / "store.gs", mode="random") as store:
         again = ensemble.predict(store, split="testset").graphs
-    assert again is not None
     saved = pd.read_parquet(RUN / "predictions" / "test.parquet")
     pd.testing.assert_series_equal(again["energy_mean"], saved["energy_mean"], rtol=1e-5)
 

@@ -101,8 +101,7 @@ def test_until_the_search_begins_only_the_store_binds(directory):
     directory.store.mkdir()
     directory.check(configured(network=OTHER_NETWORK))
     directory.check(configured(ensemble={"coverage": 0.8}, data={"mode": "random"}))
-    message = refusal(lambda: directory.check(configured(seed=2)))
-    assert "(seed differs)" in message
+    assert "(seed differs)" in refusal(lambda: directory.check(configured(seed=2)))
 
 
 OTHER_NETWORK = copy.deepcopy(CONFIG.network)
@@ -115,14 +114,8 @@ OTHER_NETWORK["Training"]["Optimizer"]["learning_rate"] = 0.1
         ({"name": "other"}, "name"),
         ({"network": OTHER_NETWORK}, "network.Training.Optimizer.learning_rate"),
         ({"ensemble": {"bootstrap": True}}, "ensemble.bootstrap"),
-        ({"seed": 2}, "seed"),
         ({"data": {"split": {"val": 0.2, "test": 0.15}}}, "data.split.val"),
-        (
-            {"data": {"source": {"format": "emt_alloys", "structures": 99}}},
-            "data.source.structures",
-        ),
         ({"search": {"min_epochs": 5}}, "search.min_epochs"),
-        ({"ensemble": {"criterion": "rmse"}}, "ensemble.criterion"),
         (
             {"search": {"space": {"Training.batch_size": {"choices": [8, 16]}}}},
             "search.space.Architecture.hidden_dim",
@@ -153,9 +146,8 @@ def test_more_is_allowed_until_a_member_is_trained(sections, directory):
     directory.record_start(CONFIG)
     write_network(directory.ensemble / "members" / "0", CONFIG.network)
     directory.check(CONFIG)
-    section, changed = next(iter(sections.items()))
-    message = refusal(lambda: directory.check(more))
-    assert f"({section}.{next(iter(changed))} differs)" in message
+    [(section, [key])] = sections.items()
+    assert f"({section}.{key} differs)" in refusal(lambda: directory.check(more))
 
 
 def test_what_finishes_an_ensemble_may_change_until_it_is_finished(directory):
@@ -246,14 +238,12 @@ def test_a_damaged_line_is_refused(damage, directory):
         assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
 
 
-@pytest.mark.parametrize("version", [4, 6])
-def test_a_record_of_another_version_is_refused(directory, version):
-    directory.record([result(0, version=version)])
-    message = refusal(lambda: list(directory.results()))
-    assert f"version {version}, this package reads 5" in message
-
-
-def test_a_line_is_read_as_it_was_written(directory):
+def test_a_line_is_read_as_it_was_written_if_it_is_of_this_version(directory):
+    for version in (4, 6):
+        directory.segments.unlink(missing_ok=True)
+        directory.record([result(0, version=version)])
+        message = refusal(lambda: list(directory.results()))
+        assert f"version {version}, this package reads 5" in message
     directory.segments.write_text(
         '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
         '"ok", "reason": "", "from_step": 0, "best_val_error": 0.1, "best_val_loss": 0.12, '
@@ -273,15 +263,12 @@ def test_a_line_is_read_as_it_was_written(directory):
         '"version": 5}\n'
     )
     (segment,) = directory.results()
-    assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)
-    assert segment.to_dict().keys() == json.loads(directory.segments.read_text()).keys()
+    assert segment.to_dict() == json.loads(directory.segments.read_text())
 
 
 def test_more_trials_set_the_ensemble_aside(directory):
     """Cut short anywhere and called again, it comes to the same."""
-    more = CONFIG.model_copy(
-        update={"search": CONFIG.search.model_copy(update={"trials": CONFIG.search.trials + 1})}
-    )
+    more = configured(search={"trials": CONFIG.search.trials + 1})
     assert not directory.is_extended(more)
     for kind in ("trial", "member"):
         directory.record([replace(result(0), kind=kind)])

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
@@ -26,16 +24,6 @@ OF_A_KEY = b"secret-key"
 TOKEN = "of-my-environment-4711"
 
 
-class Ran(NamedTuple):
-    """A campaign that has ended."""
-
-    run: Path
-    reached: dict[str, set[str]]
-    """Addresses at which its processes had sockets or were connected with, by what they are."""
-    processes: set[psutil.Process]
-    """All that were seen."""
-
-
 def processes(driver, mark):
     """Those of a campaign, also when the one that started them is gone."""
     # A title, as the interchange and trainers have, overwrites the environment.
@@ -47,15 +35,15 @@ def processes(driver, mark):
                 yield from process.children()
 
 
-def look(driver, mark, ran):
+def look(driver, mark, reached, seen):
     """Note what processes a campaign has, and what addresses these use."""
     for process in processes(driver, mark):
         with suppress(psutil.Error):
-            ran.processes.add(process)
-            kind = next((k for k in ran.reached if k in " ".join(process.cmdline())), "other")
+            seen.add(process)
+            kind = next((k for k in reached if k in " ".join(process.cmdline())), "other")
             for connection in process.net_connections("inet"):
                 ends = [end for end in (connection.laddr, connection.raddr) if end]
-                ran.reached[kind] |= {end.ip.removeprefix("::ffff:") for end in ends}
+                reached[kind] |= {end.ip.removeprefix("::ffff:") for end in ends}
 
 
 def containing(folder, text):
@@ -63,11 +51,9 @@ def containing(folder, text):
     return (path for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("security")
+def test_a_campaign_is_reached_and_read_by_nobody_else_and_leaves_nothing_running(tmp_path):
     config = write_config(
-        folder,
+        tmp_path,
         data={
             "source": {"format": "emt_alloys", "structures": 32, "atoms": [8, 8]},
             "split": {"val": 0.25, "test": 0.25},
@@ -79,49 +65,39 @@ def ran(tmp_path_factory):
         },
         ensemble={"size": 2, "epochs": 9, "coverage": 0.8},
     )
-    run, output, mark = folder / "run", folder / "output", str(folder)
+    run, output, mark = tmp_path / "run", tmp_path / "output", str(tmp_path)
     command = [sys.executable, "-m", "hydragnn_flow", "run", config, "--run-dir", run]
     kinds = ("-m hydragnn_flow run", "interchange", TRAINER, "other")
-    seen = Ran(run, {kind: set() for kind in kinds}, set())
+    # Addresses at which its processes had sockets or were connected with, by what they are.
+    reached: dict[str, set[str]] = {kind: set() for kind in kinds}
+    seen: set[psutil.Process] = set()
     environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
     with output.open("wb") as log, bound_to(TWO_CORES):
         # With the umask of the most careless of users.
         started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, umask=0)
     give_up = time.monotonic() + PATIENCE
     while started.poll() is None and time.monotonic() < give_up:
-        look(started.pid, mark, seen)
+        look(started.pid, mark, reached, seen)
         time.sleep(SECONDS_BETWEEN_LOOKS)
     if started.poll() is None:
         started.kill()
     assert started.wait() == 0, output.read_text()
-    return seen
 
+    # On one machine it uses the loopback alone.
+    assert reached["-m hydragnn_flow run"], "the driver was not seen"
+    assert reached["interchange"], "the interchange was not seen"
+    assert reached[TRAINER], "the ranks of a trial were not seen"
+    addresses = set().union(*reached.values())
+    assert all(ipaddress.ip_address(address).is_loopback for address in addresses), reached
 
-def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran):
-    assert ran.reached["-m hydragnn_flow run"], "the driver was not seen"
-    assert ran.reached["interchange"], "the interchange was not seen"
-    assert ran.reached[TRAINER], "the ranks of a trial were not seen"
-    addresses = set().union(*ran.reached.values())
-    assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
-
-
-def test_nobody_else_can_look_into_the_run_directory(ran):
-    assert ran.run.stat().st_mode & 0o777 == 0o700
-
-
-def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran):
-    keys = [*containing(ran.run, OF_A_KEY)]
+    assert run.stat().st_mode & 0o777 == 0o700
+    keys = [*containing(run, OF_A_KEY)]
     assert keys
     for path in keys:
         assert path.parent.name == "certificates"
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert path.stat().st_mode & 0o777 == 0o600
+    assert [*containing(run, TOKEN.encode())] == []
 
-
-def test_no_file_holds_anything_of_the_users_environment(ran):
-    assert [*containing(ran.run, TOKEN.encode())] == []
-
-
-def test_nothing_of_a_campaign_is_left_running(ran):
-    _, alive = psutil.wait_procs(ran.processes, timeout=60.0)
+    _, alive = psutil.wait_procs(seen, timeout=60.0)
     assert alive == []

@@ -144,7 +144,6 @@ def test_the_sentence_is_the_last_word_though_signals_follow_or_nobody_reads_it(
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
-    assert process.stdin and process.stdout and process.stderr
     assert process.stderr.readline() == "ready\n"
     if not is_read:
         process.stdout.close()

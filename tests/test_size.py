@@ -89,10 +89,3 @@ def test_the_house_does_not_grow(what, sizes):
 
 def test_every_size_has_a_ceiling(sizes):
     assert sizes.keys() == CEILINGS.keys()
-
-
-def test_docstrings_comments_and_blank_lines_are_no_code():
-    function = 'def f():\n    """F."""\n    return (\n        X)\n'
-    source = f'"""Module."""\n\n# why\nX, Y = 1, -2.5\nZ = "text"\n\n{function}'
-    assert code_lines(source) == 5
-    assert [*constants(source)] == ["X", "Y"]

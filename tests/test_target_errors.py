@@ -1,24 +1,23 @@
 """The error of a target is one per atom where the target is a sum over atoms, whoever judges."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from ase.build import bulk
-from campaign_cases import CONFIG
+from ensemble_cases import untrained_ensemble
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
-from hydragnn_flow.config import RunConfig, SearchConfig
-from hydragnn_flow.config.network import write_network
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
-from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
+from hydragnn_flow.ensemble import FOLDER, member_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import Segment, SegmentResult
-from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
 
@@ -81,33 +80,11 @@ def test_a_search_judges_by_the_error_of_its_kind(tmp_path, store):
 
 
 def test_ensemble_and_report_judge_by_the_same(tmp_path, store):
-    config = RunConfig.model_validate(
-        {
-            **CONFIG,
-            "network": NETWORK,
-            "data": {
-                "source": {
-                    "format": "ase",
-                    "train": "all.xyz",
-                    "targets": {name: target.unit for name, target in TARGETS.items()},
-                },
-                "split": {"val": 0.25, "test": 0.25},
-            },
-        }
-    )
-    members = []
-    for k in range(2):
-        folder = member_folder(tmp_path / FOLDER, k)
-        write_network(folder, NETWORK)
-        torch.manual_seed(k)
-        progress = {"best_epoch": 1, "best_val_error": 1.0}
-        weights = build_model(NETWORK, store).state_dict()
-        save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
-        members.append(Member(k, k, 1.0, 1.0, ["0"], 1.0, 1.0))
-    totals = {"wall_seconds": 1.0, "cpu_seconds": 1.0}
-    summary = finish_ensemble(
-        tmp_path, config.members, config.network_with({}), store, members, totals
-    )
+    units = {name: target.unit for name, target in TARGETS.items()}
+    source = {"format": "ase", "train": "all.xyz", "targets": units}
+    data = {"source": source, "split": {"val": 0.25, "test": 0.25}}
+    untrained_ensemble(tmp_path, store, network=NETWORK, data=data)
+    summary = json.loads(RunDirectory(tmp_path).summary.read_text())
     expected = errors(store, "testset", member_folder(tmp_path / FOLDER, summary["best_member"]))
     for name, row in summary["test"].items():
         per_atom = row.get("mae_per_atom_best_member")

@@ -27,6 +27,10 @@ from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, save_chec
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 1, NODE, lambda directory: None)
+RATES: dict[str, Any] = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True}}
+"""A space in which all networks are of one size."""
+LARGE_STEPS: dict[str, Any] = {"training": {"batch_size": 16}, "space": RATES}
+"""Steps of at least two structures for each of four ranks."""
 
 Machine = Callable[[SegmentSpec], SegmentResult]
 Campaign = Callable[..., Context]
@@ -150,6 +154,12 @@ def change_gcd(context: Context, **changes: Any) -> None:
     context.estimator = Estimator(
         context.config, context.store, replace(context.gcd, **changes), context.site.node.device
     )
+
+
+def slow_gcds(context: Context) -> Context:
+    """Have GCDs so slow that more of them are worth their trouble."""
+    change_gcd(context, flops=1e5, bandwidth=1e5, most_segments=1)
+    return context
 
 
 def member_phase(

@@ -1,41 +1,22 @@
 """Campaigns whose trials have budgets in steps, samples or seconds."""
 
-import copy
 from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from campaign_cases import CONFIG
-from phase_cases import SITE, FakePool, run, task_of, trained
+from phase_cases import FakePool, run, task_of, trained
 from rich.console import Console
 
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.members import MemberPhase, select_trials
 from hydragnn_flow.campaign.setup.stores import checked_store, graphs_judged
-from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.runner import run_segment
-
-
-def configured(ensemble=None, **search):
-    values = copy.deepcopy(CONFIG)
-    values["search"] |= search
-    values["ensemble"] = {"size": 2, "coverage": 0.9} | (ensemble or {"epochs": 8})
-    return RunConfig.model_validate(values)
-
-
-def started(folder, store, config):
-    directory = RunDirectory(folder / "run")
-    directory.record_start(config)
-    view = CampaignView(Console(quiet=True))
-    return Context(config, SITE, directory, store, "token", view)
 
 
 def really(spec):
@@ -44,12 +25,10 @@ def really(spec):
     return SegmentResult.of(spec, run_segment(spec))
 
 
-def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
+def test_a_campaign_in_steps_through_rungs_to_its_members(campaign, store):
     """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 9 epochs."""
-    budgets = {"budget": {"steps": 20}, "validation_samples": 5}
-    config = configured({"epochs": 9}, **budgets)
-    assert (config.rungs, config.member_epochs) == ((2, 6), 9)
-    context = started(tmp_path, store, config)
+    context = campaign(ensemble={"epochs": 9}, budget={"steps": 20}, validation_samples=5)
+    assert (context.config.rungs, context.config.member_epochs) == ((2, 6), 9)
     context.directory.store.symlink_to(store.path)
     trials, pools = run(context, really)
     assert {trial.state for trial in trials} == {"complete", "pruned"}
@@ -71,8 +50,7 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
     for k in range(2):
         mine = [result for result in context.ledger.members if result.number == k]
         assert {result.status for result in mine} == {"ok"} and mine[-1].to_epoch == 9
-        file = context.directory.ensemble / "members" / str(k) / "checkpoint.pt"
-        state = load_checkpoint(file)
+        state = load_checkpoint(context.directory.ensemble / f"members/{k}/checkpoint.pt")
         assert len(state["predicted"]["valset"]["energy"]) == 12
         of_trial = context.ledger.trials[members[k].trial][-1]
         drawn = state["progress"]["start"]  # of the trial and the member together
@@ -80,19 +58,19 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
 
 
 @pytest.mark.parametrize(
-    ("search", "ensemble", "said"),
+    ("changes", "said"),
     [
-        ({"budget": {}}, {"epochs": 8}, "has none of them; give one of steps, samples"),
-        ({"budget": {"steps": 9, "samples": 9}}, {"epochs": 8}, "has steps and samples; give one"),
-        ({"budget": {"steps": 5}}, {"epochs": 8}, r"search\.budget\.steps = 5 cannot be divided"),
-        ({"budget": {"samples": 60}}, {"epochs": 5}, r"ensemble\.epochs = 5 is less than the tr"),
-        ({}, {"budget": {"steps": 500}, "epochs": 8}, "budget is no longer a key; write epochs"),
-        ({"validation_samples": 0}, {"epochs": 8}, "must be auto, all, or a whole number from 1"),
+        ({"budget": {}}, "has none of them; give one of steps, samples"),
+        ({"budget": {"steps": 9, "samples": 9}}, "has steps and samples; give one"),
+        ({"budget": {"steps": 5}}, r"search\.budget\.steps = 5 cannot be divided"),
+        ({"budget": {"samples": 60}, "ensemble": {"epochs": 5}}, r"ensemble\.epochs = 5 is less"),
+        ({"ensemble": {"budget": {"steps": 500}}}, "budget is no longer a key; write epochs"),
+        ({"validation_samples": 0}, "must be auto, all, or a whole number from 1"),
     ],
 )
-def test_budgets_that_cannot_be(search, ensemble, said):
+def test_budgets_that_cannot_be(campaign, changes, said):
     with pytest.raises(ValueError, match=said):
-        configured(ensemble, **search)
+        campaign(**changes)
 
 
 @pytest.mark.parametrize(
@@ -102,67 +80,56 @@ def test_budgets_that_cannot_be(search, ensemble, said):
         ({"budget": {"steps": 60}}, 1000),  # 40 graphs an epoch
         ({"budget": {"steps": 60_000}}, 40_000),
         ({"budget": {"samples": 60_000}}, 10_000),
-        ({"budget": {"samples": 6 * 10**8}}, 10**6),
         ({"budget": {"seconds": 60}}, 10_000),
         ({"budget": {"seconds": 60}, "validation_samples": "all"}, 10**6),
         ({"validation_samples": 77}, 77),
     ],
 )
-def test_judging_costs_no_more_than_training(store, search, judged):
-    manifest = store.manifest
+def test_judging_costs_no_more_than_training(campaign, store, search, judged):
+    manifest, config = store.manifest, campaign(**search).config
     sizes = manifest.splits | {"valset": SplitSize(graphs=10**6, atoms=10**7, edges=10**8)}
-    large = manifest.model_copy(update={"splits": sizes})
-    assert graphs_judged(configured(**search), large) == judged
-    assert graphs_judged(configured(**search), manifest) == min(judged, 12)
+    assert graphs_judged(config, manifest.model_copy(update={"splits": sizes})) == judged
+    assert graphs_judged(config, manifest) == min(judged, 12)
 
 
-def estimated(context, batch_size, until, **changes):
+def estimated(context, batch_size, until):
     parameters = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": batch_size}
-    trial = TrialRecord(0, "running", parameters, None)
-    return task_of(context, trial, until, **changes)
+    return task_of(context, TrialRecord(0, "running", parameters, None), until)
 
 
-def test_the_estimator_counts_the_steps_of_a_segment(tmp_path, store):
-    """36 graphs: a pass is 9 steps of 4, or 18 of 2."""
-
-    def steps(until, batch_size, **search):
-        """Steps of a segment, by their time alone."""
-        context = started(tmp_path / str(len([*tmp_path.iterdir()])), store, configured(**search))
-        task = estimated(context, batch_size, until)
-        one = estimated(started(tmp_path / "one", store, configured()), batch_size, 1)
-        each = one.estimate.uncorrected_seconds / (36 / batch_size)
-        return float(task.estimate.uncorrected_seconds / each)
-
-    assert steps(2, 4) == pytest.approx(18)
-    assert steps(2, 4, budget={"steps": 3000}) == pytest.approx(1000)
-    assert steps(2, 2, budget={"steps": 3000}) == pytest.approx(1000)
-    assert steps(2, 4, budget={"samples": 3000}) == pytest.approx(250)
-    assert steps(2, 2, budget={"samples": 3000}) == pytest.approx(500)
+@pytest.mark.parametrize(
+    ("budget", "of_four", "of_two"), [("steps", 1000, 1000), ("samples", 250, 500)]
+)
+def test_the_estimator_counts_the_steps_of_a_segment(campaign, budget, of_four, of_two):
+    """36 graphs: a pass is 9 steps of 4, or 18 of 2; a segment has two of six epochs."""
+    whole, part = campaign(), campaign(budget={budget: 3000})
+    for size, expected in ((4, of_four), (2, of_two)):
+        in_a_pass = estimated(whole, size, 1).estimate.uncorrected_seconds
+        in_two = estimated(whole, size, 2).estimate.uncorrected_seconds
+        assert in_two == pytest.approx(2 * in_a_pass)
+        found = estimated(part, size, 2).estimate.uncorrected_seconds
+        assert found == pytest.approx(expected * in_a_pass / (36 / size))
 
 
-def test_a_segment_in_seconds_is_expected_to_take_them(tmp_path, store):
+def test_a_segment_in_seconds_is_expected_to_take_them(campaign):
     """And to start, validate and end; whatever the size of its steps."""
-    found = {}
+    found = []
     for seconds in (600.0, 1200.0):
-        config = configured(budget={"seconds": seconds})
-        context = started(tmp_path / f"{seconds}", store, config)
-        found[seconds] = [estimated(context, size, 6).estimate.seconds for size in (2, 4)]
-        steps = context.estimator.steps_per_epoch(config.network_with({}))
-        assert steps > 1
-    for short, long in zip(*found.values(), strict=True):
+        context = campaign(budget={"seconds": seconds})
+        found.append([estimated(context, size, 6).estimate.seconds for size in (2, 4)])
+        assert context.estimator.steps_per_epoch(context.config.network_with({})) > 1
+    for short, long in zip(*found, strict=True):
         assert short == pytest.approx(600, rel=0.1) and short > 600
         assert long - short == pytest.approx(600, rel=0.01)
 
 
-def test_what_a_segment_validates_by_is_a_part(tmp_path, store):
-    config = configured(budget={"steps": 60}, validation_samples=5)
-    context = started(tmp_path, store, config)
+def test_what_a_segment_validates_by_is_a_part(campaign):
+    context = campaign(budget={"steps": 60}, validation_samples=5)
     outcome = TrainingOutcome(
         status="ok", to_epoch=2, steps=20, graphs_per_step=4.0, seconds=2.0, step_seconds=0.1
     )
     result = SegmentResult.of(estimated(context, 4, 2).spec, outcome)
-    result = replace(result, planned_epochs=2, step_work=[1.0] * 5)
-    taken = context.estimator._taken(result)
+    taken = context.estimator._taken(replace(result, planned_epochs=2, step_work=[1.0] * 5))
     assert taken is not None and taken.evaluated == 5 / 4
 
 
@@ -184,14 +151,11 @@ def test_weights_are_those_of_the_data_sets(sampling, said):
         DataConfig.model_validate(data | {"sampling": sampling})
 
 
-def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(store, caplog):
-    view = CampaignView(Console(quiet=True))
+def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(campaign, store, caplog):
+    view, config = CampaignView(Console(quiet=True)), campaign(validation_samples=5).config
     with caplog.at_level("INFO"):
-        checked_store(configured(validation_samples=5), store.path, view)
-    assert "epochs are judged by 5 of 12 validation structures" in caplog.text
-    config = configured()
-    config = config.model_copy(
-        update={"data": config.data.model_copy(update={"sampling": "equal"})}
-    )
-    with pytest.raises(InputError, match=r"^small: data\.sampling chooses among the branches"):
         checked_store(config, store.path, view)
+    assert "epochs are judged by 5 of 12 validation structures" in caplog.text
+    equal = config.data.model_copy(update={"sampling": "equal"})
+    with pytest.raises(InputError, match=r"^small: data\.sampling chooses among the branches"):
+        checked_store(config.model_copy(update={"data": equal}), store.path, view)

@@ -36,7 +36,8 @@ def _hear_what_is_told(caplog):
 
 
 def site_file():
-    return Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost", f"fake-cpu-1-{TORCH}.json")
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""), "hydragnn_flow", "cost")
+    return folder / f"fake-cpu-1-{TORCH}.json"
 
 
 def told(caplog):
@@ -73,15 +74,14 @@ def write_many(kind):
 
 
 def test_campaigns_that_end_at_once_keep_what_both_have_seen():
-    both = [
-        get_context("fork").Process(target=write_many, args=(kind,)) for kind in ("PNA", "EGNN")
-    ]
+    kinds, fork = ("PNA", "EGNN"), get_context("fork")
+    both = [fork.Process(target=write_many, args=(kind,)) for kind in kinds]
     for one in both:
         one.start()
     for one in both:
         one.join()
     (found,) = CostFiles(SITE).read()
-    names = {f"{kind}{number}" for kind in ("PNA", "EGNN") for number in range(12)}
+    names = {f"{kind}{number}" for kind in kinds for number in range(12)}
     assert set(found.segments) == set(found.memory) == names
     assert all(several == [TAKEN] for several in found.segments.values())
 
@@ -94,24 +94,21 @@ def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, mo
     (sentence,) = told(caplog)
     assert "cannot be written (its lock is held)" in sentence
     assert list(CostFiles(SITE).read()) == [SEEN]
-
-
-def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch):
-    def unlockable(*_):
-        raise Unlockable(errno.ENOLCK, "No locks available")
-
+    # On a file system without locks what was seen is kept all the same.
     monkeypatch.setattr(cost_files, "locked", unlockable)
-    for kind in ("PNA", "EGNN"):
-        CostFiles(SITE).write(seen_by(kind))
+    CostFiles(SITE).write(seen_by("EGNN"))
     (found,) = CostFiles(SITE).read()
     assert set(found.segments) == {"PNA", "EGNN"}
+
+
+def unlockable(*_):
+    raise Unlockable(errno.ENOLCK, "No locks available")
 
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda text: text[:-5], "is damaged ("),
-        (lambda text: "\x00", "is damaged ("),
         (lambda text: "[1]", "is damaged (it is no JSON object)"),
         (lambda text: text.replace('"version": 2', '"version": 1'), "is of version 1, this"),
         (lambda text: text.replace('"steps": 10', '"steps": "x"'), "is damaged (Expected `int`"),
@@ -144,25 +141,23 @@ def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, caplog, monkeypat
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
 
 
-def test_a_user_without_a_home_has_the_runs_file(tmp_path, monkeypatch):
+def test_the_users_cache_is_where_others_are(tmp_path, monkeypatch):
+    home = Path(os.environ["XDG_CACHE_HOME"], "home")
+    monkeypatch.setattr(Path, "home", lambda: home)
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        CostFiles(SITE).write(SEEN)
+        assert (home / ".cache" / "hydragnn_flow" / "cost" / site_file().name).exists()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    CostFiles(SITE).write(SEEN)
+    assert list(CostFiles(SITE).read()) == [SEEN]
+
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", homeless)
     CostFiles(SITE, tmp_path).write(SEEN)
-    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
-
-
-def test_the_users_cache_is_where_others_are(monkeypatch):
-    home = Path(os.environ["XDG_CACHE_HOME"], "home")
-    monkeypatch.setattr(Path, "home", lambda: home)
-    for value in (None, "", "relative"):
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        if value is not None:
-            monkeypatch.setenv("XDG_CACHE_HOME", value)
-        CostFiles(SITE).write(SEEN)
-        assert (home / ".cache" / "hydragnn_flow" / "cost" / f"fake-cpu-1-{TORCH}.json").exists()
+    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN], "the run's file alone"
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
@@ -183,23 +178,21 @@ def test_a_segment_that_is_recalled_twice_counts_once(old, new):
     assert kept == [segment(number) for number in both][-16:]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"together": -1.0}, {"width": 0}, {"seconds": float("nan")}, {"memory": 0.0}]
-)
-def test_values_that_are_no_measurements_are_left_out(changes):
-    model = CostModel(NODE.gcd)
+def test_values_that_are_no_measurements_are_left_out():
+    model, nan = CostModel(NODE.gcd), float("nan")
     before = model.estimate("PNA", TAKEN.work, 10)
-    unsound = {"PNA": [float("nan"), 0.0, -1.0]}
-    model.recall(Experience({"PNA": [replace(TAKEN, **changes)]}, unsound, [float("nan")], -1.0))
+    wrong = ({"together": -1.0}, {"width": 0}, {"seconds": nan}, {"memory": 0.0})
+    segments = [replace(TAKEN, **changes) for changes in wrong]
+    model.recall(Experience({"PNA": segments}, {"PNA": [nan, 0.0, -1.0]}, [nan], -1.0))
     assert model.estimate("PNA", TAKEN.work, 10) == before
 
 
 def timed(spec):
     """Steps of two seconds each."""
     steps = 9 * (spec.epochs.until_epoch - spec.epochs.after_epoch)
-    times = {"steps": steps, "step_seconds": 2.0 + spec.number / 100, "seconds": 2.1 * steps}
-    times["peak_memory_gib"] = 0.2
-    return replace(well(spec), **times)
+    each = 2.0 + spec.number / 100
+    costs = {"steps": steps, "step_seconds": each, "seconds": 2.1 * steps, "peak_memory_gib": 0.2}
+    return replace(well(spec), **costs)
 
 
 def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
@@ -211,11 +204,11 @@ def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     learned = seconds(context.estimator.costs)
     assert learned > 2 * before
     (first,) = CostFiles(SITE).read()
-    counts = [
+    early, late = (
         sum(map(len, experience.segments.values()))
         for experience in (first, context.estimator.costs.experience())
-    ]
-    assert 0 < counts[0] < counts[1], "it is written when something new ended, and minutes later"
+    )
+    assert 0 < early < late, "it is written when something new ended, and minutes later"
     monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)
     context.record([])
     following = replace(campaign(), cost_files=CostFiles(SITE))

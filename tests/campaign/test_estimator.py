@@ -1,24 +1,19 @@
 """What the driver expects of segments, and what it learns from those that ended."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG
 from data_set_cases import branches, two_level_store, two_levels
 from phase_cases import task_of
-from rich.console import Console
 from segment_cases import network_with
 
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd, Work
-from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Place, SegmentResult, TrainingOutcome
 
@@ -31,20 +26,11 @@ EGNN = {"Architecture.mpnn_type": "EGNN", "Training.batch_size": 4}
 STEPS_PER_EPOCH = 9
 """Of 36 graphs, with those batches."""
 
-Start = Callable[[], Context]
-
 
 @pytest.fixture
-def start(tmp_path, store):
+def start(campaign):
     """The context of a driver; called again, that of the next."""
-
-    def begin():
-        config = RunConfig.model_validate(CONFIG)
-        directory = RunDirectory(tmp_path / "run")
-        directory.record_start(config)
-        return Context(config, SITE, directory, store, "t", CampaignView(Console(quiet=True)))
-
-    return begin
+    return lambda: campaign(site=SITE)
 
 
 def task(context, number, parameters, *, results=None, **changes):
@@ -94,22 +80,19 @@ def test_every_whole_segment_teaches(start):
     assert ratio(again, EGNN) == pytest.approx(ratio(context, EGNN))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_did_not_do_all_of_its_work_teaches_nothing(start):
+    context = start()
+    before = ratio(context, SCHNET)
+    for changes in (
         {"status": "diverged"},
         {"to_epoch": 1},  # early stopping, or its time was up
         {"from_step": 3},
         {"step_seconds": 0.0, "seconds": 0.0},
         {"steps": 0},
         {"step_work": []},  # a line of an earlier version
-    ],
-)
-def test_what_did_not_do_all_of_its_work_teaches_nothing(start, changes):
-    context = start()
-    before = ratio(context, SCHNET)
-    context.record([ended(task(context, 0, SCHNET), 3.0, **changes)])
-    assert ratio(context, SCHNET) == before
+    ):
+        context.record([ended(task(context, 0, SCHNET), 3.0, **changes)])
+        assert ratio(context, SCHNET) == before, changes
 
 
 def test_the_forecast_is_an_interval(start):
@@ -153,53 +136,37 @@ def test_a_trials_own_steps_rule_its_next_segment(start):
 
 def test_how_well_a_trial_repeats_itself_is_learned(start):
     """From the segments of each trial one after the other, by this driver and by the next."""
+    context = start()
+    first = ended(task(context, 8, SCHNET), 3.0)
 
-    def spread(context, own):
-        following = {"rung": 1, "until_epoch": 400, "done": 2, "results": [own]}
+    def spread(context):
+        following = {"rung": 1, "until_epoch": 400, "done": 2, "results": [first]}
         estimate = task(context, 8, SCHNET, **following).estimate
         return estimate.high / estimate.low
 
-    context = start()
-    first = ended(task(context, 8, SCHNET), 3.0)
-    before = spread(context, first)
+    before = spread(context)
     for n in range(12):
-        context.record([ended(task(context, n, SCHNET), 3.0)])
-        context.record([ended(task(context, n, SCHNET, rung=1), 3.0)])
-    assert spread(context, first) < before
-    assert spread(start(), first) == pytest.approx(spread(context, first))
+        for rung in (0, 1):
+            context.record([ended(task(context, n, SCHNET, rung=rung), 3.0)])
+    assert spread(context) < before
+    assert spread(start()) == pytest.approx(spread(context))
     for n in range(12):
         context.record([ended(task(context, n, SCHNET, rung=2), 9.0)])
-    assert spread(context, first) > 2 * before
+    assert spread(context) > 2 * before
 
 
 def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start):
     """Three together take half as long again each; the next driver knows that they were three."""
     context = start()
     for n in range(0, 24, 4):
-        packed = [ended(task(context, n + k, SCHNET), 4.5, 3.0) for k in range(3)]
-        context.record(packed)
+        shared, *others = [ended(task(context, n + k, SCHNET), 4.5, 3.0) for k in range(3)]
         alone = ended(task(context, n + 3, SCHNET), 3.0)
-        context.record([alone])
-    shared = packed[0]
+        context.record([shared, *others, alone])
     following = {"rung": 1, "until_epoch": 6, "done": 2}
     for driver in (context, start()):
         after = [task(driver, 8, SCHNET, **following, results=[own]) for own in (shared, alone)]
         seconds = [then.estimate.seconds for then in after]
         assert seconds[0] == pytest.approx(seconds[1], rel=0.12), "not 1.5 times"
-
-
-def test_micro_batches_start_all_operations_anew(start):
-    """So that four of them take longer than one, on the same graphs."""
-    context = start()
-
-    def counted(steps):
-        network = copy.deepcopy(context.config.network)
-        network["Training"] |= {"batch_size": 16, "accumulation_steps": steps}
-        _, estimate = context.estimator.divide(load_network(network), 1, 1, ())
-        return list(estimate.step_work)
-
-    whole, parts = counted(1), counted(4)
-    assert parts[:2] == whole[:2] and parts[2] == 4 * whole[2]
 
 
 def margin(context, parameters, **changes):
@@ -209,20 +176,22 @@ def margin(context, parameters, **changes):
     return (estimate.memory_gib - GCD.process_gib) / net
 
 
+def counted(task, gib):
+    """The segment, as if so much memory had been counted besides its process."""
+    estimate = replace(task.estimate, uncorrected_memory_gib=GCD.process_gib + gib)
+    return replace(task, estimate=estimate)
+
+
 def test_memory_is_corrected_by_the_measured_peak(start):
     """Of an accelerator torch counts what it has allocated, not what its libraries take."""
     context = start()
-    first = task(context, 0, SCHNET).estimate
-    before = margin(context, SCHNET)
+    first, before = task(context, 0, SCHNET), margin(context, SCHNET)
     assert 1.2 < before < 1.6
-    large = replace(first, uncorrected_memory_gib=GCD.process_gib + 2.0)  # as of a large network
-    begun = replace(task(context, 0, SCHNET), estimate=large)
-    known = ended(begun, 1.0, peak_memory_gib=2.6)
+    known = ended(counted(first, 2.0), 1.0, peak_memory_gib=2.6)  # as of a large network
     context.record([known] * 8)
-    assert known.predicted_memory_gib == first.memory_gib
+    assert known.predicted_memory_gib == first.estimate.memory_gib
     assert 1.3 < margin(context, SCHNET) < 1.3 * before
-    again = task(start(), 1, SCHNET).estimate
-    assert again.memory_gib == task(context, 1, SCHNET).estimate.memory_gib
+    assert margin(start(), SCHNET) == margin(context, SCHNET)
     larger = replace(known, peak_memory_gib=6.0)
     assert 3.0 < margin(context, SCHNET, rung=1, results=[larger]) < 3.6
 
@@ -244,51 +213,64 @@ def test_what_did_not_fit_is_expected_to_take_more(start):
 def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start):
     """What is many times what was counted of a small network is not the network's."""
     context = start()
-    before = margin(context, SCHNET)
-    first = replace(
-        task(context, 0, SCHNET),
-        estimate=replace(
-            task(context, 0, SCHNET).estimate, uncorrected_memory_gib=GCD.process_gib + 0.02
-        ),
-    )
-    context.record([ended(first, 1.0, peak_memory_gib=GCD.process_gib + 1.2)] * 8)
-    context.record([ended(task(context, 0, SCHNET), 1.0, peak_memory_gib=0.01)])
+    before, first = margin(context, SCHNET), task(context, 0, SCHNET)
+    large = ended(counted(first, 0.02), 1.0, peak_memory_gib=GCD.process_gib + 1.2)
+    context.record([large] * 8)
+    context.record([ended(first, 1.0, peak_memory_gib=0.01)])
     assert margin(context, SCHNET) == before
 
 
-def test_on_a_cpu_the_peak_has_the_process_in_it(start, store):
-    found = {}
-    for device, process in (("cpu", GCD.process_gib), ("cuda", 0.0)):
+@pytest.fixture
+def on(start, store):
+    """The context of a driver on GCDs of some device."""
+
+    def begin(device):
         context = start()
         context.estimator = Estimator(context.config, store, GCD, device)
-        large = replace(task(context, 0, SCHNET).estimate, uncorrected_memory_gib=2.5)
-        begun = replace(task(context, 0, SCHNET), estimate=large)
-        context.estimator.learn([ended(begun, 1.0, peak_memory_gib=process + 3.0)] * 4)
+        return context
+
+    return begin
+
+
+def test_on_a_cpu_the_peak_has_the_process_in_it(on):
+    found = {}
+    for device, process in (("cpu", GCD.process_gib), ("cuda", 0.0)):
+        context = on(device)
+        large = counted(task(context, 0, SCHNET), 2.5 - GCD.process_gib)
+        context.estimator.learn([ended(large, 1.0, peak_memory_gib=process + 3.0)] * 4)
         found[device] = margin(context, SCHNET)
     assert found["cpu"] == found["cuda"] > 1.5
 
 
-def test_a_process_takes_no_more_than_the_smallest_peak(start, store):
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 0.22), ("cuda", GCD.process_gib)])
+def test_a_process_takes_no_more_than_the_smallest_peak(on, device, expected):
     """On a CPU, where that is measured; a tenth more, as processes differ."""
-    for device, expected in (("cpu", 0.22), ("cuda", GCD.process_gib)):
-        context = start()
-        context.estimator = Estimator(context.config, store, GCD, device)
-        before = task(context, 0, SCHNET).estimate
-        for peak in (0.3, 0.2, 0.25, 0.0):
-            context.estimator.learn([ended(task(context, 0, SCHNET), 1.0, peak_memory_gib=peak)])
-        after = task(context, 0, SCHNET).estimate
-        assert after.uncorrected_memory_gib == before.uncorrected_memory_gib
-        lower = GCD.process_gib - expected
-        assert after.memory_gib == pytest.approx(before.memory_gib - lower)
+    context = on(device)
+    before = task(context, 0, SCHNET)
+    for peak in (0.3, 0.2, 0.25, 0.0):
+        context.estimator.learn([ended(before, 1.0, peak_memory_gib=peak)])
+    found, were = task(context, 0, SCHNET).estimate, before.estimate
+    assert found.uncorrected_memory_gib == were.uncorrected_memory_gib
+    assert found.memory_gib == pytest.approx(were.memory_gib - (GCD.process_gib - expected))
 
 
-def activations(context, steps=1, width=1, **training):
-    """Counted for one GCD [GiB], weights left out."""
+def divided(context, width=1, **training):
+    """Of a network whose `Training` is changed."""
     network = copy.deepcopy(context.config.network)
-    network["Training"] |= {"batch_size": 16, "accumulation_steps": steps, **training}
-    _, estimate = context.estimator.divide(load_network(network), 1, width, ())
+    network["Training"] |= {"batch_size": 16, **training}
+    return context.estimator.divide(load_network(network), 1, width, ())[1]
+
+
+def activations(context, **changes):
+    """Counted for one GCD [GiB], weights left out."""
     weights = 5 * 4 * 1.0e3 / 2**30  # some thousand numbers
-    return estimate.uncorrected_memory_gib - GCD.process_gib - weights
+    return divided(context, **changes).uncorrected_memory_gib - GCD.process_gib - weights
+
+
+def test_micro_batches_start_all_operations_anew(start):
+    """So that four of them take longer than one, on the same graphs."""
+    whole, parts = (divided(start(), accumulation_steps=n).step_work for n in (1, 4))
+    assert parts[:2] == whole[:2] and parts[2] == 4 * whole[2]
 
 
 def test_memory_is_for_the_largest_batch(start, store):
@@ -298,9 +280,11 @@ def test_memory_is_for_the_largest_batch(start, store):
     assert per_graph[1] > per_graph[4] > per_graph[16]
     sizes = store["trainset"].n_edges
     # In micro-batches, or on several GCDs, no less than the largest of them takes.
-    whole = activations(context)
-    assert whole / 4 < activations(context, steps=4) < whole / 4 * sizes.max() / sizes.mean()
-    assert activations(context, width=4) == pytest.approx(activations(context, steps=4))
+    whole, parts = activations(context), activations(context, accumulation_steps=4)
+    assert whole / 4 < parts < whole / 4 * sizes.max() / sizes.mean()
+    assert activations(context, width=4) == pytest.approx(parts)
+    # Layers that are computed again need less.
+    assert activations(context, conv_checkpointing=True) < 0.95 * whole
 
 
 def test_a_limit_of_a_batch_is_not_exceeded(start, store):
@@ -308,20 +292,13 @@ def test_a_limit_of_a_batch_is_not_exceeded(start, store):
     sizes = {"max_nodes": train.n_atoms, "max_edges": train.n_edges}
     limits = {key: int(4 * values.mean()) for key, values in sizes.items()}
     steps = max(-(-int(values.sum()) // limits[key]) for key, values in sizes.items())
-    network = copy.deepcopy(context.config.network)
-    network["Training"] |= {"Batching": {"mode": "node_budget", **limits}}
-    estimator, checked = context.estimator, load_network(network)
-    limited = estimator.divide(checked, 1, 1, ())[1].uncorrected_memory_gib
-    mean = estimator._step_work(checked, steps)
+    batching = {"mode": "node_budget", **limits}
+    limited = divided(context, batch_size=4, Batching=batching).uncorrected_memory_gib
+    mean = context.estimator._step_work(context.config.network_with({}), steps)
     net = (limited - GCD.process_gib) * 2**30 - 5 * mean.parameter_bytes
     full = max(steps * limits[key] / values.sum() for key, values in sizes.items())
     assert net == pytest.approx(full * mean.activation_bytes)
-    assert full < 1.2 < estimator._sizes["atoms"].largest_batch(4)
-
-
-def test_layers_that_are_computed_again_need_less(start):
-    context = start()
-    assert activations(context, conv_checkpointing=True) < 0.95 * activations(context)
+    assert full < 1.2 < context.estimator._sizes["atoms"].largest_batch(4)
 
 
 def test_a_network_in_parts_needs_less_on_more_gcds(start):

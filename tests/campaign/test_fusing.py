@@ -4,17 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from phase_cases import FakePool, badly, change_gcd, member_phase, run, trained, well
+from phase_cases import RATES, FakePool, badly, change_gcd, member_phase, run, trained, well
 
-from hydragnn_flow.campaign.dispatch import Dispatch, Fusing
+from hydragnn_flow.campaign.dispatch import Fusing
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.segment import APART
 
 ONE_SHAPE: dict[str, Any] = {
-    "space": {
-        "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
-        "Training.gradient_clip": {"float": [1.0, 10.0]},
-    },
+    "space": {**RATES, "Training.gradient_clip": {"float": [1.0, 10.0]}},
     "rungs": "none",
 }
 FOUR: dict[str, Any] = {"resources": {"fused_members": 4}}
@@ -29,18 +26,11 @@ def groups(pool):
     return [[spec.number for spec in rank.specs] for rank in pool.ranks]
 
 
-def search(context, machine):
-    pool = FakePool(machine)
-    TrialPhase(context).run(Dispatch(context, pool))
-    return pool
-
-
 def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(campaign):
     context = campaign(**FOUR, **ONE_SHAPE)
-    pool = search(context, well)
+    _, pool = run(context, well)
     assert sorted(number for group in groups(pool) for number in group) == [*range(6)]
-    assert max(len(group) for group in groups(pool)) > 1
-    assert max(len(group) for group in groups(pool)) <= 4
+    assert 1 < max(len(group) for group in groups(pool)) <= 4
     assert len({spec.attempt for spec in pool.sent}) == 6
     # Each has its own result, with the forecast of itself, and nobody learns from the times.
     results = [context.ledger.trials[number][-1] for number in range(6)]
@@ -50,51 +40,46 @@ def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(c
 
 def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(campaign):
     widths = {**ONE_SHAPE, "space": {"Architecture.hidden_dim": {"choices": [4, 8, 12, 16]}}}
-    for group in groups(search(campaign(**FOUR, **widths), well)):
-        assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
+    context = campaign(**FOUR, **widths)
+    phase = TrialPhase(context)
+    for _ in range(6):
+        phase._ask()
+    found = made(context, context.gcd).together(phase._ready, 1, 0.5)
+    shapes = [{task.spec.network.Architecture.hidden_dim for task in one.members} for one in found]
+    assert sum(len(one.members) for one in found) == 6 > len(found)
+    assert {len(widths) for widths in shapes} == {1} and len(set().union(*shapes)) > 1
+    phase.search.close()
     costs = {**ONE_SHAPE, "objectives": ["val_error", "seconds"]}
     for settings in ({**FOUR, **costs}, ONE_SHAPE):  # and not without the key
         assert made(campaign(**settings), campaign().gcd).trials_at_once == 1
 
 
-def members(context, machine):
-    """Members of four trials of one shape, on one node of two GCDs."""
-    trials, _ = run(context, well)
-    pool = FakePool(machine)
-    trained(member_phase(context, trials[:4]), pool)
-    return pool
-
-
-def one_gcd(context):
-    """No two segments on one GCD."""
+@pytest.fixture
+def four(campaign):
+    """The phase of four members of one shape, on one node whose two GCDs nobody shares."""
+    context = campaign(**FOUR, **ONE_SHAPE)
     change_gcd(context, most_segments=1)
-    return context
+    return member_phase(context, run(context, well)[0][:4])
 
 
-def test_members_share_the_free_gcds(campaign):
-    pool = members(one_gcd(campaign(**FOUR, **ONE_SHAPE)), well)
-    assert sorted(map(len, groups(pool))) == [2, 2]  # one process on each GCD
-    assert sorted(number for group in groups(pool) for number in group) == [0, 1, 2, 3]
-
-
-def test_one_that_fails_is_sent_again_and_the_others_have_ended(campaign):
-    fails = {1: 1}
+def test_members_share_the_free_gcds_and_one_that_fails_is_sent_again_alone(four):
+    fails = [1]
 
     def machine(spec):
-        if spec.kind == "member" and fails.get(spec.number, 0) > 0:
-            fails[spec.number] -= 1
+        if spec.number in fails:
+            fails.remove(spec.number)
             return badly(spec, "killed")
         return well(spec)
 
-    pool = members(one_gcd(campaign(**FOUR, **ONE_SHAPE)), machine)
-    sent = [spec.number for spec in pool.sent]
-    assert sorted(sent) == [0, 1, 1, 2, 3]
-    assert groups(pool)[-1] == [1]
+    pool = FakePool(machine)
+    trained(four, pool)
+    *together, again = groups(pool)
+    assert sorted(map(len, together)) == [2, 2]  # one process on each GCD
+    assert sorted(number for group in together for number in group) == [0, 1, 2, 3]
+    assert again == [1]
 
 
-def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign):
-    context = one_gcd(campaign(**FOUR, **ONE_SHAPE))
-    trials, _ = run(context, well)
+def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(four):
     tried = set[str]()
 
     class Unfit(FakePool):
@@ -108,7 +93,7 @@ def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign):
         return well(spec)
 
     pool = Unfit(machine)
-    found = trained(member_phase(context, trials[:4]), pool)
+    found = trained(four, pool)
     sizes = [len(group) for group in groups(pool)]
     assert max(sizes[:2]) == 2 and sum(size == 1 for size in sizes) == 4
     assert len(found) == 4 and not any(member.reason for member in found)
@@ -119,9 +104,7 @@ def test_no_more_are_put_together_than_fit_the_memory(campaign):
     phase = TrialPhase(context)
     for _ in range(4):
         phase._ask()
-    tasks = [
-        replace(task, estimate=replace(task.estimate, memory_gib=1.0)) for task in phase._ready
-    ]
+    tasks = [replace(t, estimate=replace(t.estimate, memory_gib=1.0)) for t in phase._ready]
     fusing = made(context, replace(context.gcd, memory_gib=2.0))
 
     def sizes(found):

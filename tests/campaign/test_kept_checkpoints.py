@@ -1,9 +1,10 @@
 """Checkpoints of ended trials: what no member can come of is deleted, where that is asked for."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from phase_cases import badly, leave_checkpoint, run, well
+from phase_cases import RATES, badly, leave_checkpoint, run, well
 
 from hydragnn_flow.campaign.members import select_trials
 from hydragnn_flow.campaign.trials import KeptCheckpoints, TrialPhase
@@ -14,7 +15,8 @@ from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 BEST = 3
 TRIALS = 12
-SPACE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True}}
+SEARCH: dict[str, Any] = {"trials": TRIALS, "space": RATES, "rungs": "none"}
+BEST_ALONE: dict[str, Any] = {**SEARCH, "keep_checkpoints": "best"}
 
 
 @pytest.fixture(autouse=True)
@@ -38,40 +40,43 @@ def better_later(spec):
     return replace(result, best_val_error=10.0 - spec.number)
 
 
-@pytest.mark.parametrize("rungs", ["stopping", "promotion", "none"])
-def test_the_best_are_kept_where_asked_for_and_can_be_chosen(campaign, rungs):
-    settings = {"keep_checkpoints": "best"} if rungs != "none" else {}
-    context = campaign(trials=TRIALS, space=SPACE, rungs=rungs, **settings)
+@pytest.mark.parametrize(
+    ("search", "kept"),
+    [(BEST_ALONE | {"rungs": "promotion"}, [7, 9, 10]), (SEARCH, list(range(TRIALS)))],
+    ids=["best", "all"],
+)
+def test_the_best_are_kept_where_asked_for_and_can_be_chosen(campaign, search, kept):
+    context = campaign(**search)
     records, _ = run(context, better_later)
-    assert having(context) == ([7, 9, 10] if settings else list(range(TRIALS)))
+    assert having(context) == kept
     chosen = select_trials(context, records).chosen
     assert {choice.trial for choice in chosen} <= {7, 9, 10}
 
 
 def test_the_next_driver_knows_which_were_kept(campaign):
-    settings = {"space": SPACE, "rungs": "none", "keep_checkpoints": "best"}
-    run(campaign(trials=6, **settings), better_later)
-    context = campaign(trials=TRIALS, **settings)
+    run(campaign(**BEST_ALONE | {"trials": 6}), better_later)
+    context = campaign(**BEST_ALONE)
     assert having(context) == [1, 3, 4]
     TrialPhase(context).search.close()
     assert having(context) == [1, 3, 4]
-    run(context, better_later)
+    records, _ = run(context, better_later)
     assert having(context) == [7, 9, 10]
+    # A larger ensemble is chosen from what was kept.
+    with pytest.raises(InputError, match=r"more than the 3 trials whose checkpoints .* lower"):
+        select_trials(campaign(ensemble={"size": BEST + 1}, **BEST_ALONE), records)
 
 
 def test_each_message_passing_type_keeps_its_best(campaign):
-    space = SPACE | {"Architecture.mpnn_type": {"choices": ["PNA", "SchNet"]}}
+    space = RATES | {"Architecture.mpnn_type": {"choices": ["PNA", "SchNet"]}}
     types = [{"Architecture.mpnn_type": "PNA" if n < 6 else "SchNet"} for n in range(TRIALS)]
-    context = campaign(
-        trials=TRIALS, space=space, enqueue=types, rungs="none", keep_checkpoints="best"
-    )
+    context = campaign(**BEST_ALONE | {"space": space}, enqueue=types)
     run(context, better_later)
     assert having(context) == [1, 3, 4, 7, 9, 10]
 
 
 def test_nothing_is_deleted_before_the_verdict_is_on_disk(campaign, monkeypatch):
     """A driver that is killed in between judges again, and may let another trial go on."""
-    context = campaign(trials=TRIALS, space=SPACE, rungs="none", keep_checkpoints="best")
+    context = campaign(**BEST_ALONE)
     seen: list[tuple[set[int], set[int]]] = []
     real = KeptCheckpoints.delete
 
@@ -85,13 +90,3 @@ def test_nothing_is_deleted_before_the_verdict_is_on_disk(campaign, monkeypatch)
     run(context, better_later)
     assert any(deleted for deleted, _ in seen)
     assert all(deleted <= on_disk for deleted, on_disk in seen)
-
-
-def test_a_larger_ensemble_is_chosen_from_what_was_kept(campaign):
-    settings = {"trials": TRIALS, "space": SPACE, "rungs": "none", "keep_checkpoints": "best"}
-    records, _ = run(campaign(**settings), better_later)
-    context = campaign(**settings)
-    larger = context.config.ensemble.model_copy(update={"size": BEST + 1})
-    context.config = context.config.model_copy(update={"ensemble": larger})
-    with pytest.raises(InputError, match=r"more than the 3 trials whose checkpoints .* lower"):
-        select_trials(context, records)

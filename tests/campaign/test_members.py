@@ -1,30 +1,30 @@
 """The ensemble phase, with the machine faked and everything else real."""
 
 import errno
+import json
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from campaign_cases import MEMBERS
 from phase_cases import (
-    SITE,
+    LARGE_STEPS,
     FakePool,
     badly,
-    change_gcd,
     leave_checkpoint,
     member_phase,
     run,
+    slow_gcds,
     trained,
     well,
 )
 
 from hydragnn_flow import files
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.members import MemberPhase
+from hydragnn_flow.campaign.members import MemberPhase, select_trials
 from hydragnn_flow.ensemble.selection import Choice, Selection
-from hydragnn_flow.ensemble.summary import failed_members
+from hydragnn_flow.ensemble.summary import SELECTION, failed_members
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host
 from hydragnn_flow.search.records import best_first
@@ -36,15 +36,6 @@ from hydragnn_flow.training.checkpoints.checkpoint import (
     save_checkpoint,
 )
 
-# Steps of at least two structures for each of four ranks.
-LARGE_STEPS: dict[str, Any] = {
-    "training": {"batch_size": 16},
-    "space": {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}},
-}
-
-
-Trials = list[Any]
-
 
 @pytest.fixture
 def trials(campaign):
@@ -52,31 +43,74 @@ def trials(campaign):
     return run(campaign(), well)[0]
 
 
-def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign, trials):
-    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
+def test_a_restarted_driver_keeps_to_its_choice_of_members(campaign, trials, caplog):
+    caplog.set_level("INFO", "hydragnn_flow.campaign")
+    context = campaign()
+    chosen = select_trials(context, trials)
+    file = context.directory.ensemble / SELECTION
+    # The machine of this test predicts nothing: trials count by their criterion, and that is told.
+    (told,) = [message for message in caplog.messages if "validation predictions" in message]
+    assert "are missing or damaged" in told
+    assert len(chosen.chosen) == MEMBERS and chosen.chosen[0].trial == 0
+    assert json.loads(file.read_text())["chosen"][0]["reason"] == chosen.chosen[0].reason
+    # What would be chosen now does not matter any more.
+    other = [replace(trial, feasible=trial.number != 0) for trial in trials]
+    assert select_trials(campaign(), other) == chosen
+    # So it is with a choice of version 1, which names no failed members.
+    content = json.loads(file.read_text())
+    del content["failed"]
+    file.write_text(json.dumps({**content, "version": 1}))
+    assert select_trials(campaign(), other) == chosen
+    # Unless the choice cannot be read, or is of trials that the search does not have.
+    file.write_text(file.read_text()[:-20])
+    assert select_trials(campaign(), other).chosen[0].trial != 0
+    without = [trial for trial in trials if trial.number != 1]
+    assert 1 not in {choice.trial for choice in select_trials(campaign(), without).chosen}
+
+
+@pytest.fixture
+def sent_again(campaign, trials):
+    """Train the first members on a machine, and return what was sent."""
+
+    def send(machine=well):
+        pools = FakePool(machine)
+        members = trained(member_phase(campaign(), trials[:MEMBERS]), pools)
+        assert [member.trial for member in members] == [t.number for t in trials[:MEMBERS]]
+        assert all(not member.reason for member in members)
+        return pools.sent
+
+    return send
+
+
+def test_a_member_is_trained_again_only_where_its_checkpoint_was_taken_away(
+    campaign, trials, sent_again
+):
+    troubles = [1, 1]
+
+    def machine(spec):
+        if spec.number == 1 and troubles:
+            troubles.pop()
+            return badly(spec, "killed")
+        return well(spec)
+
+    assert Counter(spec.number for spec in sent_again(machine)) == {0: 1, 1: 3}
+    assert not sent_again()
     file = campaign().directory.ensemble / "members" / "1" / FILE
     file.unlink()
-    again = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), again)
-    assert [spec.number for spec in again.sent] == [1]
-    assert load_checkpoint(file)["attempt"] == again.sent[0].attempt
+    (again,) = sent_again()
+    assert again.number == 1
+    assert load_checkpoint(file)["attempt"] == again.attempt
     # Nor is what a killed driver has left of that taken for the whole.
     file.unlink()
     member_phase(campaign(), trials[:MEMBERS])
-    leave_checkpoint(replace(again.sent[0], attempt="ofthefirstepoch"))
-    once_more = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), once_more)
-    assert [spec.number for spec in once_more.sent] == [1]
+    leave_checkpoint(replace(again, attempt="ofthefirstepoch"))
+    assert [spec.number for spec in sent_again()] == [1]
 
 
-def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
-    campaign, trials, monkeypatch, caplog
-):
+def test_a_member_whose_checkpoint_is_damaged_is_trained_again(sent_again, monkeypatch, caplog):
     """It does not become what an earlier sending left."""
     caplog.set_level("INFO")
-    first = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), first)
-    spec = next(spec for spec in first.sent if spec.number == 1)
+    spec = next(spec for spec in sent_again() if spec.number == 1)
     file = spec.folder / FILE
     state, content = load_checkpoint(file), bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -96,19 +130,16 @@ def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
         return real(path)
 
     monkeypatch.setattr(checkpoint, "open_regular", away)
-    again = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), again)
-    assert [spec.number for spec in again.sent] == [1] and not failures
+    (again,) = sent_again()
+    assert again.number == 1 and not failures
     assert f"{file}: is not a readable checkpoint (its checksum is wrong)" in caplog.text
     assert "member 1 is trained again" in caplog.text
     # One that another sending has trained as far is as good as the one that is named, and is taken.
     (damaged,) = checkpoints(spec.folder)
-    damaged = damaged.replace(spec.folder / again.sent[0].checkpoint.name)
+    damaged = damaged.replace(spec.folder / again.checkpoint.name)
     save_checkpoint(spec.folder / "checkpoint-late.pt", state)
     damaged.write_bytes(b"damaged")
-    once_more = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), once_more)
-    assert not once_more.sent
+    assert not sent_again()
     assert load_checkpoint(file)["attempt"] == spec.attempt
 
 
@@ -128,52 +159,25 @@ def test_members_of_other_trials_are_refused(campaign):
         member_phase(context, sorted(trials, key=best_first())[:MEMBERS])
 
 
-def test_members(campaign, trials):
-    chosen, troubles = trials[:MEMBERS], [1, 1]
-
-    def machine(spec):
-        if spec.number == 1 and troubles:
-            troubles.pop()
-            return badly(spec, "killed")
-        return well(spec)
-
-    members = trained(member_phase(campaign(), chosen), FakePool(machine))
-    assert [member.trial for member in members] == [trial.number for trial in chosen]
-    assert all(not member.reason for member in members)
-    # What is recorded is not trained again.
-    pools = FakePool(well)
-    trained(member_phase(campaign(), chosen), pools)
-    assert not pools.sent
-
-
 @pytest.mark.parametrize(
     ("slow", "nodes"), [(True, 1), (False, 3)], ids=["nodes to come", "short training"]
 )
 def test_members_that_gain_nothing_by_more_gcds_have_one_each(campaign, slow, nodes):
     """They wait for no node, which may be lost; nor does it pay to join several for moments."""
     trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = campaign(**LARGE_STEPS)
+    context = campaign(**LARGE_STEPS, nodes=3)
     if slow:
-        of_hours(context)
-    context.site = replace(SITE, nodes=3)
+        slow_gcds(context)
     pools = FakePool(well, nodes=nodes)
     members = trained(member_phase(context, trials[:2]), pools)
     assert all(not member.reason for member in members)
     assert [rank.world for rank in pools.ranks] == [1, 1]
 
 
-def of_hours(context):
-    """With GCDs so slow that more of them are worth their trouble."""
-    change_gcd(context, flops=1e5, bandwidth=1e5, most_segments=1)
-    return context
-
-
 def test_a_member_on_several_nodes_is_a_gang(campaign):
     trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = of_hours(campaign(**LARGE_STEPS))
-    context.site = replace(SITE, nodes=3)
     pools = FakePool(well, nodes=3)
-    members = trained(member_phase(context, trials[:2]), pools)
+    members = trained(member_phase(slow_gcds(campaign(**LARGE_STEPS, nodes=3)), trials[:2]), pools)
     assert all(not member.reason for member in members)
     wide = [(rank.number, node) for rank, node in pools.placed if rank.world == 4]
     nodes = [node for _, node in wide]
@@ -191,8 +195,8 @@ def test_members_on_several_jobs_all_begin_at_once(campaign):
             return [Host(f"node{k}", f"block{k // 2}") for k in range(4)]
 
     trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = of_hours(campaign(**LARGE_STEPS))
-    context.site = replace(SITE, nodes=4, blocks=2, scheduler="slurm")
+    context = slow_gcds(campaign(**LARGE_STEPS))
+    context.site = replace(context.site, nodes=4, blocks=2, scheduler="slurm")
     phase = member_phase(context, trials[:3])
     pools = TwoJobs(well)
     assert phase._send(Dispatch(context, pools), [phase._task(k) for k in phase._asked]) == []
@@ -226,16 +230,13 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(campaign, trials,
 
 
 def test_seeds_of_a_trial_begin_from_scratch(campaign, trials):
-    pools, context = FakePool(well), campaign()
-    ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
-    context.config = context.config.model_copy(update={"ensemble": ensemble})
+    pools, context = FakePool(well), campaign(ensemble={"bootstrap": True})
     selection = Selection([Choice(trials[0].number, repeat, "") for repeat in range(3)], [])
     trained(MemberPhase(context, selection, trials), pools)
     first, *others = sorted(pools.sent, key=lambda spec: spec.number)
     assert first.start.trial_checkpoint is not None and first.epochs.after_epoch > 0
-    assert all(
-        spec.start.trial_checkpoint is None and spec.epochs.after_epoch == 0 for spec in others
-    )
+    for spec in others:
+        assert spec.start.trial_checkpoint is None and spec.epochs.after_epoch == 0
     until = context.config.ensemble.epochs
     assert {spec.epochs.decay for spec in pools.sent} == {(first.epochs.after_epoch, until)}
     assert len({spec.seed for spec in pools.sent}) == 3

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -30,10 +31,10 @@ from hydragnn_flow.execution.jobs import MOST_LOSSES, Retries
 from hydragnn_flow.locks import locked
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import Place, Segment, SegmentResult, TrainingOutcome
+from hydragnn_flow.segment import Segment, SegmentResult, TrainingOutcome
 
 TESTS = Path(__file__).resolve().parents[1]
-SEARCH = {
+SEARCH: dict[str, Any] = {
     "objective": "own_objective:quadratic",
     "epochs": 9,
     "min_epochs": 1,
@@ -44,24 +45,15 @@ SEARCH = {
 
 def write(folder, values=None, **search):
     path = folder / "objective.yaml"
-    path.write_text(
-        yaml.safe_dump({"name": "mine", "search": {**SEARCH, **search}, **(values or {})})
-    )
+    sections = {"name": "mine", "search": {**SEARCH, **search}, **(values or {})}
+    path.write_text(yaml.safe_dump(sections))
     return path
 
 
 def request(folder, objective="quadratic", **changes):
-    return {
-        "objective": f"own_objective:{objective}",
-        "objectives": ["value"],
-        "number": 0,
-        "parameters": {"x": 0.5},
-        "budget": 3,
-        "directory": str(folder),
-        "seed": 7,
-        "pause": 0,
-        **changes,
-    }
+    asked = {"number": 0, "parameters": {"x": 0.5}, "budget": 3, "seed": 7, "pause": 0}
+    asked |= {"objective": f"own_objective:{objective}", "objectives": ["value"]}
+    return asked | {"directory": str(folder)} | changes
 
 
 def answered(folder, asked):
@@ -71,38 +63,35 @@ def answered(folder, asked):
 
 
 def test_a_configuration_is_read(tmp_path):
-    config = load_campaign(write(tmp_path))
+    file = write(tmp_path)
+    config = load_campaign(file)
     assert isinstance(config, ObjectiveConfig)
     assert config.search.rung_epochs(config.search.epochs) == (1, 3, 9)
     assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+    # Other commands say that there is nothing to plan.
+    with pytest.raises(InputError, match=r"search\.objective.*hydragnn-flow run"):
+        load_config(file)
 
 
 @pytest.mark.parametrize(
     ("values", "search", "said"),
     [
-        ({"network": {}}, {}, ("network does not go with search.objective", "remove one")),
-        ({"ensemble": {"size": 2}}, {}, ("ensemble does not go with search.objective",)),
-        ({}, {"objective": "own_objective:missing"}, ("search.objective", "no 'missing'")),
-        ({}, {"objective": "nowhere:f"}, ("search.objective", "no module 'nowhere'")),
-        ({}, {"objective": "own_objective:__doc__"}, ("search.objective", "cannot be called")),
-        ({}, {"keep_checkpoints": "best"}, ("keep_checkpoints is for networks", "remove it")),
-        ({}, {"objectives": ["seconds"]}, ("search.objectives", "begin with an error")),
-        ({}, {"objectives": ["a", "a"]}, ("search.objectives", "given twice")),
-        ({}, {"constraints": {"joules": 3}}, ("search.constraints", "'joules'", "gcd_hours")),
-        ({"name": "a/b"}, {}, ("name", "letters")),
-        ({}, {"epoch": 3}, ("unknown key 'epoch'", "did you mean 'epochs'")),
+        ({"network": {}}, {}, "network does not go with search.objective.*remove one"),
+        ({"name": "a/b"}, {}, "name: .*letters"),
+        ({}, {"objective": "own_objective:missing"}, "search.objective.*no 'missing'"),
+        ({}, {"objective": "nowhere:f"}, "search.objective.*no module 'nowhere'"),
+        ({}, {"objective": "own_objective:__doc__"}, "search.objective.*cannot be called"),
+        ({}, {"keep_checkpoints": "best"}, "keep_checkpoints is for networks.*remove it"),
+        ({}, {"objectives": ["seconds"]}, "search.objectives.*begin with an error"),
+        ({}, {"objectives": ["a", "a"]}, "search.objectives.*given twice"),
+        ({}, {"constraints": {"joules": 3}}, "search.constraints.*'joules'.*gcd_hours"),
+        ({}, {"epoch": 3}, "unknown key 'epoch'.*did you mean 'epochs'"),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path, values, search, said):
     path = write(tmp_path, values, **search)
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError, match=rf"{path}.*{said}"):
         load_campaign(path)
-    assert all(words in str(refusal.value) for words in (str(path), *said))
-
-
-def test_other_commands_say_that_there_is_nothing_to_plan(tmp_path):
-    with pytest.raises(InputError, match=r"search\.objective.*hydragnn-flow run"):
-        load_config(write(tmp_path))
 
 
 def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path):
@@ -174,7 +163,6 @@ def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path):
         ("ENOSPC", "/tmp/mine", False),
         ("ENOENT", "inside", False),
         ("ETIMEDOUT", "", False),
-        ("ENOTCONN", "", False),
         ("EHOSTDOWN", "inside", False),
     ],
 )
@@ -193,15 +181,13 @@ def test_only_the_disk_of_the_run_is_not_the_functions_fault(tmp_path, error, fi
 
 def test_the_longest_call_is_known_after_a_restart(tmp_path):
     """By which a call that hangs is told."""
-    directory = RunDirectory(tmp_path)
-    config = load_campaign(write(tmp_path))
+    directory, config = RunDirectory(tmp_path), load_campaign(write(tmp_path))
     assert isinstance(config, ObjectiveConfig)
     directory.record_start(config)
-    trial = Segment(kind="trial", number=0, rung=0)
     outcome = TrainingOutcome(status="ok", to_epoch=2, seconds=10.0)
-    directory.record([SegmentResult.of(trial, outcome, Place(node="here"))])
-    site, ledger = load_site("local"), Ledger(directory, "")
-    campaign = objective._Campaign(config, site, directory, ledger, CampaignView())
+    directory.record([SegmentResult.of(Segment(kind="trial", number=0, rung=0), outcome)])
+    ledger = Ledger(directory, "")
+    campaign = objective._Campaign(config, load_site("local"), directory, ledger, CampaignView())
     assert campaign._longest == 5.0
 
 
@@ -222,15 +208,18 @@ def test_two_calls_of_a_trial_are_never_at_once(tmp_path, monkeypatch):
 def start(folder):
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "hydragnn_flow", "run", "objective.yaml"]
-    with bound_to(TWO_CORES), (folder / "output").open("ab") as output:
-        return subprocess.Popen(
-            [*command, "--run-dir", "run"],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
+    words = ["-m", "hydragnn_flow", "run", "objective.yaml", "--run-dir", "run"]
+    with bound_to(TWO_CORES), (folder / "output").open("ab") as said:
+        command = [sys.executable, *words]
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+
+
+def start_until_three_calls_have_ended(folder):
+    driver, give_up = start(folder), time.monotonic() + PATIENCE
+    while lines(folder / "run" / "segments.jsonl") < 3:
+        assert driver.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    return driver
 
 
 def trials(folder):
@@ -242,12 +231,8 @@ def trials(folder):
 @pytest.mark.xdist_group("objective")
 def test_a_killed_driver_goes_on(tmp_path):
     """No budget of a trial is computed twice, and trials end by their rungs."""
-    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})  # type: ignore[dict-item]
-    driver = start(tmp_path)
-    give_up = time.monotonic() + PATIENCE
-    while lines(tmp_path / "run" / "segments.jsonl") < 3:
-        assert driver.poll() is None and time.monotonic() < give_up
-        time.sleep(0.05)
+    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})
+    driver = start_until_three_calls_have_ended(tmp_path)
     driver.kill()
     driver.wait()
     known = (tmp_path / "run" / "segments.jsonl").read_text()
@@ -277,8 +262,7 @@ def test_a_killed_driver_goes_on(tmp_path):
 @pytest.mark.xdist_group("objective")
 def test_failures_are_named_results(tmp_path):
     write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
-    driver = start(tmp_path)
-    assert driver.wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    assert start(tmp_path).wait(PATIENCE) == 0, (tmp_path / "output").read_text()
     rows = trials(tmp_path)
     assert [row["state"] for row in rows.values()].count("failed") == 4
     assert "KeyError in own_objective.py, line" in rows[1]["reason"]
@@ -304,12 +288,8 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
     """For longer than three calls in a row, each of which fails at once, would take."""
     (tmp_path / "run").symlink_to(small_disk / "run")
     (small_disk / "run").mkdir()
-    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.1]}})  # type: ignore[dict-item]
-    driver = start(tmp_path)
-    ledger, give_up = tmp_path / "run" / "segments.jsonl", time.monotonic() + PATIENCE
-    while lines(ledger) < 3:
-        assert driver.poll() is None and time.monotonic() < give_up
-        time.sleep(0.05)
+    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.1]}})
+    driver = start_until_three_calls_have_ended(tmp_path)
     ballast = small_disk / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
@@ -320,7 +300,9 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
     ballast.unlink()
     assert driver.wait(PATIENCE) == 0, (tmp_path / "output").read_text()
     assert {row["state"] for row in trials(tmp_path).values()} == {"complete", "pruned"}
-    calls = [json.loads(line) for line in ledger.read_text().splitlines()]
+    calls = [
+        json.loads(line) for line in (tmp_path / "run/segments.jsonl").read_text().splitlines()
+    ]
     assert {call["status"] for call in calls} == {"ok"}
     assert {*Counter((call["number"], call["rung"]) for call in calls).values()} == {1}
 

@@ -1,5 +1,6 @@
-"""Objectives and limits of trials, read from the results of their segments."""
+"""Objectives, limits and energy of trials, read from the results of their segments."""
 
+import logging
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +9,12 @@ from campaign_cases import TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost
 from phase_cases import badly, change_gcd, micro_batches, run, well
 
+from hydragnn_flow.campaign.setup.start import _is_complete
+from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.stage import stage_of
+
+KWH = 3.6e6
 
 
 def test_limits_and_costs_are_read_from_the_results(campaign):
@@ -52,20 +58,6 @@ def test_work_that_nobody_reported_is_counted_once(campaign):
     assert costs == [(1.0, 10.0), (41.0, 410.0), (51.0, 510.0)]
 
 
-def test_energy_that_nobody_measures_is_refused(campaign):
-    with pytest.raises(InputError, match="'joules' cannot be measured"):
-        run(campaign(objectives=["val_loss", "joules"]), well)
-
-
-def test_energy_that_one_node_does_not_measure_costs_the_trial(campaign):
-    def machine(spec):
-        return replace(well(spec), joules=None if spec.number == 2 else 5.0, node=f"n{spec.number}")
-
-    trials, _ = run(campaign(objectives=["val_loss", "joules"], rungs="none"), machine)
-    assert [trial.number for trial in trials if trial.state == "failed"] == [2]
-    assert "'joules' cannot be measured on n2" in trials[2].reason
-
-
 def test_peaks_of_what_did_not_fit_break_no_limit(campaign):
     def machine(spec):
         result = well(spec) if micro_batches(spec) > 1 else badly(spec, "out_of_memory")
@@ -73,3 +65,64 @@ def test_peaks_of_what_did_not_fit_break_no_limit(campaign):
 
     trials, _ = run(campaign(constraints={"peak_memory_gib": 5.0}), machine)
     assert all(trial.feasible for trial in trials)
+
+
+def test_energy_that_nobody_measures_is_refused_by_the_first_result(campaign):
+    with pytest.raises(InputError, match="'joules' cannot be measured"):
+        run(campaign(objectives=["val_loss", "joules"]), well)
+    with pytest.raises(InputError, match=r"^search.energy_kwh cannot be measured on .*remove it"):
+        run(campaign(energy_kwh=1.0), well)
+
+
+def test_energy_that_one_node_does_not_measure_costs_the_trial(campaign):
+    def machine(spec):
+        joules = None if spec.number == 2 else 5.0
+        return replace(well(spec), joules=joules, node=f"n{spec.number}")
+
+    trials, _ = run(campaign(objectives=["val_loss", "joules"], rungs="none"), machine)
+    assert [trial.number for trial in trials if trial.state == "failed"] == [2]
+    assert "'joules' cannot be measured on n2" in trials[2].reason
+
+
+def of_a_kwh(spec):
+    return replace(well(spec), joules=1.0 * KWH)
+
+
+def test_a_trial_that_was_not_counted_keeps_within_the_limit_of_energy(campaign):
+    def machine(spec):
+        return well(spec) if spec.number == 3 else of_a_kwh(spec)
+
+    trials, _ = run(campaign(rungs="none", energy_kwh=100.0), machine)
+    assert [trial.state for trial in trials] == ["complete"] * TRIALS
+
+
+def test_no_more_trials_are_asked_for_once_their_energy_is_used_up(campaign, caplog):
+    """Two GCDs, so that one trial may be on its way when another ends; each takes a kWh."""
+    caplog.set_level(logging.INFO)
+    trials, _ = run(campaign(rungs="none", energy_kwh=2.5), of_a_kwh)
+    assert [trial.state for trial in trials] == ["complete"] * len(trials)
+    assert 3 <= len(trials) <= 4 < TRIALS
+    (told,) = [r.getMessage() for r in caplog.records if r.levelno > logging.INFO]
+    assert "search.energy_kwh = 2.5 is used up" in told
+    assert f"no more trials after {len(trials)} of {TRIALS}" in told
+    later = TrialPhase(campaign(rungs="none", energy_kwh=2.5))
+    assert (later.context.ledger.trial_kwh, later._to_come) == (len(trials), 0)
+
+
+def test_trials_that_have_begun_go_on_to_their_last_rung(campaign):
+    trials, pool = run(campaign(energy_kwh=0.5), of_a_kwh)
+    assert 1 <= len(trials) <= 4 < TRIALS, "as many as two GCDs take at a time"
+    assert trials[0].state == "complete" and len(pool.sent) > len(trials)
+
+
+def test_a_search_alone_that_has_used_its_energy_is_over(campaign):
+    """Of trials that were asked for; another limit continues it."""
+    context = campaign(rungs="none", energy_kwh=2.5, objectives=["seconds"])
+    assert not _is_complete(context.config, context.directory)
+    steady = {"steps": 20, "steady_steps": 15, "steady_graphs": 60, "steady_seconds": 1.0}
+    run(context, lambda spec: replace(of_a_kwh(spec), gcds=["0"], **steady))
+    assert _is_complete(context.config, context.directory)
+    assert stage_of(context.directory.path).phase == "finished"
+    more = context.config.search.model_copy(update={"energy_kwh": 10.0})
+    further = context.config.model_copy(update={"search": more})
+    assert not _is_complete(further, context.directory)

@@ -30,15 +30,9 @@ STATISTICS = {
 
 
 def segment(kind, number, width):
-    return SegmentResult(
-        kind=kind,
-        number=number,
-        rung=0,
-        from_epoch=0,
-        to_epoch=1,
-        status="ok",
-        parameters={"Architecture.hidden_dim": width},
-    )
+    epochs = {"from_epoch": 0, "to_epoch": 1}
+    values = {"status": "ok", "parameters": {"Architecture.hidden_dim": width}, **epochs}
+    return SegmentResult(kind=kind, number=number, rung=0, **values)
 
 
 @pytest.fixture
@@ -116,64 +110,53 @@ def test_weights_that_had_begun_with_others_keep_their_statistics(run):
     ],
 )
 def test_what_it_may_not(run, tmp_path, path, words):
-    start = {"path": f"earlier/{path}"}
     with pytest.raises(InputError, match=rf"run\.yaml: start_from.*{words}"):
-        load_config(written(tmp_path, start))
+        load_config(written(tmp_path, {"path": f"earlier/{path}"}))
 
 
-def test_a_run_without_an_ensemble(run, tmp_path):
+def test_a_run_without_an_ensemble_or_its_data(run, tmp_path):
     (run / "ensemble" / "ensemble.json").unlink()
     with pytest.raises(InputError, match="has no finished ensemble; name the folder of one of its"):
         load_config(written(tmp_path, "earlier"))
-
-
-def test_weights_without_their_data(run, tmp_path):
+    trial = written(tmp_path, "earlier/trials/3")
     (run / "store.gs").rename(run / "elsewhere.gs")
     with pytest.raises(InputError, match=r"3 is not in a run or an ensemble, whose manifest\.json"):
-        load_config(written(tmp_path, "earlier/trials/3"))
+        load_config(trial)
     (run / "store.gs").mkdir()
     (run / "store.gs" / "manifest.json").write_text("{}")
     with pytest.raises(InputError, match=r"manifest\.json: version None"):
-        load_config(written(tmp_path, "earlier/trials/3"))
+        load_config(trial)
+
+
+SMALL_HEAD = {"node": {"num_headlayers": 1, "dim_headlayers": [6]}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "heads", "words"),
+    ("key", "value", "heads", "words"),
     [
-        ({"Architecture__mpnn_type": "EGNN"}, "new", "Architecture.mpnn_type is 'EGNN'"),
-        ({"Architecture__hidden_dim": 8}, "new", "Architecture.hidden_dim is 8"),
-        ({"Architecture__radius": 3.5}, "new", "Architecture.radius is 3.5"),
-        (
-            {"Architecture__output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [6]}}},
-            "keep",
-            "Architecture.output_heads is",
-        ),
-        (
-            {"Training__loss_function_type": "GaussianNLLLoss"},
-            "keep",
-            "Training.loss_function_type = 'GaussianNLLLoss' is True",
-        ),
+        ("Architecture.mpnn_type", "EGNN", "new", "is 'EGNN'"),
+        ("Architecture.hidden_dim", 8, "new", "is 8"),
+        ("Architecture.radius", 3.5, "new", "is 3.5"),
+        ("Architecture.output_heads", SMALL_HEAD, "keep", "is"),
+        ("Training.loss_function_type", "GaussianNLLLoss", "keep", "= 'GaussianNLLLoss' is True"),
     ],
 )
-def test_another_network_is_refused(run, tmp_path, changes, heads, words):
-    start = {"path": "earlier", "heads": heads}
-    with pytest.raises(InputError, match=rf"run\.yaml: network: {words}.*members/1"):
-        load_config(written(tmp_path, start, network_with(**changes)))
+def test_another_network_is_refused(run, tmp_path, key, value, heads, words):
+    network = network_with(**{key.replace(".", "__"): value})
+    with pytest.raises(InputError, match=rf"run\.yaml: network: {key} {words}.*members/1"):
+        load_config(written(tmp_path, {"path": "earlier", "heads": heads}, network))
 
 
 def test_heads_may_differ_where_they_are_new(run, tmp_path):
-    changes = {"Architecture__output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [6]}}}
-    load_config(written(tmp_path, {"path": "earlier", "heads": "new"}, network_with(**changes)))
+    network = network_with(Architecture__output_heads=SMALL_HEAD)
+    load_config(written(tmp_path, {"path": "earlier", "heads": "new"}, network))
 
 
 def test_what_is_loaded_may_not_be_searched(run, tmp_path):
-    wide = {"Architecture.hidden_dim": {"int": [8, 16]}}
     words = (
         r"search\.space\.Architecture\.hidden_dim: Architecture\.hidden_dim is 8, but .* 12; rem"
     )
     with pytest.raises(InputError, match=words):
-        load_config(written(tmp_path, "earlier", **wide))
-    weights = {"Architecture.force_weight": {"float": [0.5, 2.0]}}
-    rate = {"Training.Optimizer.learning_rate": {"float": [1e-4, 1e-3]}}
-    load_config(written(tmp_path, "earlier", **rate))
-    load_config(written(tmp_path, "earlier", **weights))
+        load_config(written(tmp_path, "earlier", **{"Architecture.hidden_dim": {"int": [8, 16]}}))
+    for free in ("Architecture.force_weight", "Training.Optimizer.learning_rate"):
+        load_config(written(tmp_path, "earlier", **{free: {"float": [1e-3, 1e-2]}}))

@@ -39,8 +39,7 @@ class FakePool(CallsHere):
         self.ran.clear()
         return self
 
-    def __exit__(self, *_):
-        """They are not real."""
+    def __exit__(self, *_): ...
 
 
 @pytest.fixture(autouse=True)
@@ -60,14 +59,26 @@ def ensemble(run):
     return Ensemble.load(run)
 
 
-def small_parts(patch, size):
-    patch.setattr(member_predictions, "CHUNK", size)
-    patch.setattr(parts, "CHUNK", size)
-
-
 @pytest.fixture(autouse=True)
-def _small_parts(monkeypatch):
-    small_parts(monkeypatch, 2)
+def small_parts(monkeypatch):
+    """Parts of two structures; called, of another number."""
+
+    def of(size):
+        monkeypatch.setattr(member_predictions, "CHUNK", size)
+        monkeypatch.setattr(parts, "CHUNK", size)
+
+    of(2)
+    return of
+
+
+def write_crystals(file, numbers, *, broken=None):
+    """A file of structures; line `broken` of it is none of an atom."""
+    ase.io.write(file, [crystal(number) for number in numbers])
+    if broken is not None:
+        rows = file.read_text().splitlines()
+        rows[broken] = "Cu nowhere 0 0"
+        file.write_text("\n".join(rows) + "\n")
+    return file
 
 
 def crystal(number):
@@ -81,28 +92,25 @@ def crystal(number):
     return atoms
 
 
-def compare(folder, one, other, *, digits):
-    """Compare all that two ways have written to the directories `one` and `other`."""
+def compare(one, other, *, digits):
+    """Compare all that two ways have written."""
     assert [path.name for path in one.files] == [path.name for path in other.files]
     assert one[1:] == other[1:]
     for path, same in zip(one.files, other.files, strict=True):
-        if path.suffix == ".parquet":
-            tables = [pd.read_parquet(file) for file in (path, same)]
+        if path.suffix in (".parquet", ".csv"):
+            read = pd.read_parquet if path.suffix == ".parquet" else pd.read_csv
+            tables = [read(file) for file in (path, same)]
             pd.testing.assert_frame_equal(*tables, rtol=digits, atol=digits)
             assert tables[0].attrs == tables[1].attrs
-        elif path.suffix == ".csv":
-            csv = [pd.read_csv(file) for file in (path, same)]
-            pd.testing.assert_frame_equal(*csv, rtol=digits, atol=digits)
-        else:
-            frames = [ase.io.read(file, ":") for file in (path, same)]
-            for a, b in zip(*frames, strict=True):
-                assert a.info.keys() == b.info.keys() and a.arrays.keys() == b.arrays.keys()
-                for key, value in {**a.info, **a.arrays}.items():
-                    found = {**b.info, **b.arrays}[key]
-                    if np.asarray(value).dtype.kind == "f":
-                        np.testing.assert_allclose(value, found, rtol=digits, atol=digits)
-                    else:
-                        assert np.all(value == found), key
+            continue
+        for a, b in zip(*(ase.io.read(file, ":") for file in (path, same)), strict=True):
+            values, found = ({**atoms.info, **atoms.arrays} for atoms in (a, b))
+            assert a.info.keys() == b.info.keys() and a.arrays.keys() == b.arrays.keys()
+            for key, value in values.items():
+                if np.asarray(value).dtype.kind == "f":
+                    np.testing.assert_allclose(value, found[key], rtol=digits, atol=digits)
+                else:
+                    assert np.all(value == found[key]), key
 
 
 def both_ways(ensemble, data, folder, suffixes, digits, **asked):
@@ -113,7 +121,7 @@ def both_ways(ensemble, data, folder, suffixes, digits, **asked):
         (folder / name).mkdir()
     one = write_predictions(ensemble, data, outs["one"], say=told["one"].append, **asked)
     other = predict_on_site(ensemble, data, outs["other"], SITE, say=told["other"].append, **asked)
-    compare(folder, one, other, digits=digits)
+    compare(one, other, digits=digits)
     assert told["one"] == told["other"]
     for name in told:
         assert not [file for file in (folder / name).iterdir() if file.name.startswith(".")]
@@ -132,16 +140,14 @@ def test_a_directory_is_predicted_as_by_one_process(ensemble, tmp_path_factory, 
     for number, size in enumerate(sizes):
         file = data / f"run-{number}.extxyz"
         if size < 0:
-            file = data / f"README-{number}"
-            file.write_text("no structures")
+            (data / f"README-{number}").write_text("no structures")
         elif size == 0:
             file.write_text("")
         else:
-            ase.io.write(file, [crystal(next(numbers)) for _ in range(size)])
+            write_crystals(file, [next(numbers) for _ in range(size)])
     rows = (data / "run-0.extxyz").read_text().splitlines() if sizes[0] > 0 else []
     if broken < len(rows) and rows[broken].startswith(("Cu", "Au")):
-        rows[broken] = "Cu nowhere 0 0"
-        (data / "run-0.extxyz").write_text("\n".join(rows) + "\n")
+        write_crystals(data / "run-0.extxyz", range(sizes[0]), broken=broken)
     both_ways(ensemble, data, folder, [".parquet", ".extxyz"], 1e-6, members=True)
 
 
@@ -150,10 +156,7 @@ def test_what_follows_a_fault_in_a_file_is_left_out(ensemble, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     ase.io.write(data / "a.cif", crystal(1))
-    ase.io.write(data / "long.extxyz", [crystal(n) for n in (1, 2, 5, 6, 7, 9)])
-    lines = (data / "long.extxyz").read_text().splitlines()
-    lines[17] = "Cu nowhere 0 0"  # an atom of the fourth
-    (data / "long.extxyz").write_text("\n".join(lines) + "\n")
+    write_crystals(data / "long.extxyz", (1, 2, 5, 6, 7, 9), broken=17)  # an atom of the fourth
     ase.io.write(data / "z.cif", crystal(1))
     told = both_ways(ensemble, data, tmp_path, [".parquet", ".extxyz"], 1e-6)
     assert told[0] == "skipped (1 file that cannot be read):"
@@ -164,16 +167,15 @@ def test_what_follows_a_fault_in_a_file_is_left_out(ensemble, tmp_path):
 
 @pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
 def test_a_file_is_predicted_to_the_last_digit(ensemble, tmp_path, pool, kind):
-    file = tmp_path / f"all.{kind}"
-    ase.io.write(file, [crystal(number) for number in range(5)])
+    file = write_crystals(tmp_path / f"all.{kind}", range(5))
     both_ways(ensemble, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
     assert [what for _, what in pool.ran] == [
         f"structures {first} to {min(first + 1, 4)} of all.{kind}" for first in range(0, 5, 2)
     ]
 
 
-def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, pool, monkeypatch):
-    small_parts(monkeypatch, 6)
+def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, pool, small_parts):
+    small_parts(6)
     both_ways(ensemble, alloy_store.path, tmp_path, [".parquet"], 0.0)
     assert "structures 6 to 11 of trainset" in {what for _, what in pool.ran}
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
@@ -183,8 +185,7 @@ def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, p
 
 
 def test_finished_parts_are_not_predicted_again(ensemble, tmp_path, pool):
-    file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
-    ase.io.write(file, [crystal(number) for number in range(9)])
+    file, out = write_crystals(tmp_path / "all.extxyz", range(9)), tmp_path / "out.csv"
     whole = tmp_path / "whole.csv"
     write_predictions(ensemble, file, [whole])
 
@@ -209,16 +210,13 @@ def test_finished_parts_are_not_predicted_again(ensemble, tmp_path, pool):
 
 
 def test_a_part_is_lost_and_run_again(ensemble, tmp_path, pool):
-    file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
-    ase.io.write(file, [crystal(number) for number in range(6)])
+    file, out = write_crystals(tmp_path / "all.extxyz", range(6)), tmp_path / "out.csv"
     lost = {"structures 2 to 3 of all.extxyz": 2}
 
     def machine(node, request):
         left = lost.get(request["what"], 0)
         lost[request["what"]] = left - 1
-        if left <= 0:
-            return None
-        return ended("killed", "its process was killed by SIGKILL")
+        return ended("killed", "its process was killed by SIGKILL") if left > 0 else None
 
     pool.machine = machine
     predict_on_site(ensemble, file, [out], SITE)
@@ -250,23 +248,17 @@ def test_workers_load_what_the_driver_has_loaded(alloy_store, tmp_path):
     """Members that are left out, and another coverage; a made ensemble has no files to load."""
     untrained_ensemble(tmp_path / "run", alloy_store, 3)
     narrow = Ensemble.load(tmp_path / "run", without=[1]).at(0.5)
-    ase.io.write(tmp_path / "all.extxyz", [crystal(number) for number in range(3)])
-    both_ways(narrow, tmp_path / "all.extxyz", tmp_path, [".parquet"], 0.0, members=True)
+    file = write_crystals(tmp_path / "all.extxyz", range(3))
+    both_ways(narrow, file, tmp_path, [".parquet"], 0.0, members=True)
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert "energy_member_2" in table and "energy_member_1" not in table
     assert table.attrs["coverage"] == 0.5
     with pytest.raises(InputError, match="not loaded from a directory"):
-        made = replace(narrow, directory=None)
-        predict_on_site(made, tmp_path / "all.extxyz", [tmp_path / "out.csv"], SITE)
+        predict_on_site(replace(narrow, directory=None), file, [tmp_path / "out.csv"], SITE)
 
 
 def test_input_that_is_at_fault_leaves_nothing(ensemble, tmp_path):
-    out = tmp_path / "out.csv"
-    file = tmp_path / "all.extxyz"
-    ase.io.write(file, [crystal(1)] * 6)
-    lines = file.read_text().splitlines()
-    lines[-1] = "Cu nowhere 0 0"
-    file.write_text("\n".join(lines) + "\n")
+    file, out = write_crystals(tmp_path / "all.extxyz", [1] * 6, broken=-1), tmp_path / "out.csv"
     with pytest.raises(InputError, match=r"all\.extxyz cannot be read"):
         predict_on_site(ensemble, file, [out], SITE)
     with pytest.raises(InputError, match=r"none\.xyz: does not exist"):
@@ -279,21 +271,19 @@ def test_input_that_is_at_fault_leaves_nothing(ensemble, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.extxyz", "empty"]
 
 
-def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pool):
+def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pool, monkeypatch):
     """A worker writes where the driver cannot see it."""
-    file = tmp_path / "all.extxyz"
-    ase.io.write(file, [crystal(1)] * 3)
+    file = write_crystals(tmp_path / "all.extxyz", [1] * 3)
     pool.machine = lambda node, argument: TrainingOutcome(status="ok")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "SECONDS_TO_SEE", 0.0)
-        with pytest.raises(CampaignStopped, match=r"part-000000: .*nodes of the site share"):
-            predict_on_site(ensemble, file, [tmp_path / "out.csv"], SITE)
+    monkeypatch.setattr(jobs, "SECONDS_TO_SEE", 0.0)
+    with pytest.raises(CampaignStopped, match=r"part-000000: .*nodes of the site share"):
+        predict_on_site(ensemble, file, [tmp_path / "out.csv"], SITE)
 
 
 def test_command_and_script_say_on_a_site_what_they_say_here(run, tmp_path, monkeypatch, capsys):
     data, script = tmp_path / "data", Path(__file__).parents[2] / "workflows" / "predict.py"
     data.mkdir()
-    ase.io.write(data / "some.extxyz", [crystal(number) for number in range(5)])
+    write_crystals(data / "some.extxyz", range(5))
     (data / "README").write_text("no structures")
     monkeypatch.chdir(tmp_path)
     for start in (cli.main, lambda: runpy.run_path(str(script), run_name="__main__")):

@@ -18,12 +18,8 @@ NODE = Node(("0",), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 def prepared(folder, machine, nodes):
     pools = CallsHere(machine, *nodes)
     site = Site("fake", len(nodes), NODE, lambda directory: None)
-    data = DataConfig.model_validate(
-        {
-            "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 8]},
-            "split": {"val": 0.2, "test": 0.1},
-        }
-    )
+    source = {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]}
+    data = DataConfig.model_validate({"source": source, "split": {"val": 0.2, "test": 0.1}})
     work = "preparing the store"
 
     def workers(requests):
@@ -36,22 +32,25 @@ def prepared(folder, machine, nodes):
 @pytest.fixture(autouse=True)
 def always_by_workers(monkeypatch):
     monkeypatch.setattr(preparing, "_FEW", 0)
-    monkeypatch.setattr(preparing, "_FEWEST", 8)
-    monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 8)
+    monkeypatch.setattr(preparing, "_FEWEST", 4)
+    monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 4)
 
 
 @pytest.mark.parametrize("status", ["refused", "killed"])
 def test_a_bad_node_among_others_costs_no_preparation(tmp_path, status):
     def machine(node, request):
-        if node == "bad":
-            return ended(status, "its process was killed by SIGBUS")
-        return None
+        return ended(status, "its process was killed by SIGBUS") if node == "bad" else None
 
     store, pools = prepared(tmp_path, machine, ["bad", "node1", "node2", "node3"])
-    assert sum(len(store[name]) for name in store.splits) == 60
+    assert sum(len(store[name]) for name in store.splits) == 30
     assert pools.health.is_of_no_use("bad") == (status == "refused")
     failed = {what for node, what in pools.ran if node == "bad"}
     assert failed and failed <= {what for node, what in pools.ran if node != "bad"}
+
+
+def left_of(folder):
+    """Tasks whose work stays for the next preparation."""
+    return len(list(folder.glob(".store.gs.preparing/*/unit-*/record.pickle")))
 
 
 def test_a_pool_that_breaks_while_tasks_are_sent_deletes_no_work(tmp_path, monkeypatch):
@@ -66,21 +65,17 @@ def test_a_pool_that_breaks_while_tasks_are_sent_deletes_no_work(tmp_path, monke
     monkeypatch.setattr(CallsHere, "run", broken)
     with pytest.raises(InputError, match="do not fit the driver"):
         prepared(tmp_path, lambda node, request: None, ["node1", "node2"])
-    assert len([*(tmp_path / ".store.gs.preparing").glob("*/unit-*")]) == 3
+    assert left_of(tmp_path) == 3
 
 
 def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path):
-    failures = 5
+    failures = [ended("lost", "the disk failed (No space left on device)")] * 5
 
     def machine(node, request):
-        nonlocal failures
-        if failures:
-            failures -= 1
-            return ended("lost", "the disk failed (No space left on device)")
-        return None
+        return failures.pop() if failures else None
 
     store, pools = prepared(tmp_path, machine, ["node1"])
-    assert sum(len(store[name]) for name in store.splits) == 60
+    assert sum(len(store[name]) for name in store.splits) == 30
     assert not pools.health.is_suspect("node1")
 
 
@@ -97,14 +92,13 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path):
 
     with pytest.raises(InputError, match=r"GCD 4 of node\d"):
         prepared(tmp_path, machine, ["node1", "node2"])
-    assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.pickle"))) == 3
+    assert left_of(tmp_path) == 3
 
 
 def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path):
     def machine(node, request):
-        if request["directory"].endswith("unit-00001"):
-            return ended("killed", "its process was killed by SIGKILL")
-        return None
+        is_bad = request["directory"].endswith("unit-00001")
+        return ended("killed", "its process was killed by SIGKILL") if is_bad else None
 
     with pytest.raises(CampaignStopped, match=r"on node1, node2, node3: .*SIGKILL"):
         prepared(tmp_path, machine, ["node1", "node2", "node3"])

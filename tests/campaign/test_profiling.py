@@ -37,54 +37,37 @@ def run(tmp_path, alloy_store):
     return begun(tmp_path / "run", alloy_store)
 
 
-@pytest.fixture
-def nothing_starts(monkeypatch):
-    def started(*_):
-        raise AssertionError("workers were started")
-
-    monkeypatch.setattr(profiling.Pool, "__enter__", started)
-
-
 def test_a_study_goes_through_the_pool_of_a_site(run, monkeypatch):
     before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    there = site(gcds=2)
     told: list[tuple[int, int]] = []
-    study, picture = scaling_study(
-        run,
-        site(gcds=2),
-        gcds=[2],
-        seconds=0.2,
-        progress=lambda done, total, note: told.append((done, total)),
-    )
+
+    def progress(done, total, note):
+        told.append((done, total))
+
+    study, picture = scaling_study(run, there, gcds=[2], seconds=0.2, progress=progress)
     assert (told[0], told[-1]) == ((0, 2), (2, 2))
-    assert [(point.gcds, point.batches, point.nodes) for point in study.points] == [
-        (2, 1, 1),
-        (2, 2, 1),
-    ]
+    points = [(point.gcds, point.batches, point.nodes) for point in study.points]
+    assert points == [(2, 1, 1), (2, 2, 1)]
     strong, weak = (point.profile for point in study.points)
     assert strong is not None and weak is not None
     assert weak.graphs > 1.5 * strong.graphs > 0
     for profile in (strong, weak):
-        parts = vars(profile.parts)
-        assert (
-            profile.ranks == 2
-            and min(parts.values()) > 0
-            and profile.parts.seconds == sum(parts.values())
-        )
+        parts = vars(profile.parts).values()
+        assert profile.ranks == 2 and min(parts) > 0
+        assert profile.parts.seconds == sum(parts)
     assert Study.read(study.path(run)) == study
     assert picture.stat().st_size > 10_000
     assert {path: path.read_bytes() for path in before} == before
-    assert {path.name for path in run.iterdir()} == {path.name for path in before} | {
-        "scaling",
-        "store.gs",
-    }
+    assert {*run.iterdir()} == {*before, run / "scaling", run / "store.gs"}
 
     monkeypatch.setattr(profiling.Pool, "__enter__", None)
-    again, _ = scaling_study(run, site(gcds=2), gcds=[2], seconds=0.2)
+    again, _ = scaling_study(run, there, gcds=[2], seconds=0.2)
     assert again == study, "was measured again"
     with pytest.raises(InputError, match="is a study of another network, or with other --seconds"):
-        scaling_study(run, site(gcds=2), gcds=[2], seconds=0.3)
+        scaling_study(run, there, gcds=[2], seconds=0.3)
     moved = run.rename(run.with_name("moved"))
-    again, _ = scaling_study(moved, site(gcds=2), gcds=[2], seconds=0.2)
+    again, _ = scaling_study(moved, there, gcds=[2], seconds=0.2)
     assert again == replace(study, run="moved"), "was measured again"
 
 
@@ -100,15 +83,8 @@ def test_a_profile_begins_again_where_a_process_dies(run, tmp_path):
             at_work[0].kill()
 
     said: list[str] = []
-    profile, nodes = profile_on_site(
-        run,
-        site(gcds=2),
-        gcds=2,
-        seconds=1.0,
-        trace=tmp_path / "trace.json",
-        say=said.append,
-        waits=kill_one,
-    )
+    trace = {"trace": tmp_path / "trace.json", "say": said.append, "waits": kill_one}
+    profile, nodes = profile_on_site(run, site(gcds=2), gcds=2, seconds=1.0, **trace)
     assert killed and "SIGKILL" in "".join(said)
     assert nodes == 1 and profile.parts.reading > 0
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -118,13 +94,12 @@ def test_a_profile_begins_again_where_a_process_dies(run, tmp_path):
 
 @pytest.mark.slow  # one of ranks that hold all of the network comes first
 def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(tmp_path, alloy_store):
-    divided = begun(
-        tmp_path / "run", alloy_store, Training={"sharding": {"strategy": "FULL_SHARD"}}
-    )
+    sharded = {"sharding": {"strategy": "FULL_SHARD"}}
+    divided = begun(tmp_path / "run", alloy_store, Training=sharded)
     study, _ = scaling_study(divided, site(gcds=2), gcds=[2], seconds=1.0)
     for profile in (point.profile for point in study.points):
         assert profile is not None and profile.parts.waiting == 0
-        assert profile.parts.reading > 0 and profile.parts.computing > 0
+        assert min(profile.parts.reading, profile.parts.computing) > 0
         assert profile.parts.exchanging >= 0
 
 
@@ -143,26 +118,24 @@ def test_a_batch_job_is_given_up_without_all_its_gcds_and_not_after_a_long_attem
         waits("")
 
 
-@pytest.mark.usefixtures("nothing_starts")
-def test_what_a_site_lacks_is_refused_before_anything_starts(run):
+def test_what_cannot_be_measured_is_refused_before_anything_starts(
+    run, tmp_path, alloy_store, monkeypatch
+):
+    monkeypatch.setattr(profiling.Pool, "__enter__", lambda pool: pytest.fail("workers start"))
+    there = site(gcds=2)
     with pytest.raises(InputError, match=r"--gcds 3: site here has 2 GCDs in all, 2 on a node"):
-        profile_on_site(run, site(gcds=2), gcds=3)
+        profile_on_site(run, there, gcds=3)
     with pytest.raises(InputError, match=r"--gcds 4: .*; ask for 1 to 2"):
-        scaling_study(run, site(gcds=2), gcds=[1, 4])
+        scaling_study(run, there, gcds=[1, 4])
     with pytest.raises(InputError, match="has no trial 5; see `hydragnn-flow status`"):
-        scaling_study(run, site(gcds=2), trial=5)
+        scaling_study(run, there, trial=5)
     assert not (run / "scaling").exists()
-
-
-@pytest.mark.usefixtures("nothing_starts")
-def test_what_a_run_lacks_is_refused_before_anything_starts(tmp_path, alloy_store):
     wide = begun(tmp_path / "wide", alloy_store, Architecture={"radius": 9.0})
     with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
-        profile_on_site(wide, site(gcds=2))
-    bare = begun(tmp_path / "bare", alloy_store)
-    (bare / "store.gs").unlink()
+        profile_on_site(wide, there)
+    (run / "store.gs").unlink()
     with pytest.raises(InputError, match="store is not prepared yet; run it again first"):
-        profile_on_site(bare, site(gcds=2))
+        profile_on_site(run, there)
     small = begun(tmp_path / "small", alloy_store, Training={"batch_size": 1})
     with pytest.raises(InputError, match="a batch has 1 graphs, fewer than GCDs"):
         scaling_study(small, site(gcds=16), gcds=[16])

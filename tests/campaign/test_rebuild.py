@@ -48,9 +48,8 @@ def searched(folder, finish=False, **changes):
 def remade(directory):
     """As the next driver begins; its configuration names no earlier searches any more."""
     config = load_config(directory.path.parent / "small.yaml")
-    config = config.model_copy(
-        update={"search": config.search.model_copy(update={"warm_start": ()})}
-    )
+    search = config.search.model_copy(update={"warm_start": ()})
+    config = config.model_copy(update={"search": search})
     directory.check(config)
     directory.record_start(config)
     return rebuild_study(directory, config)
@@ -98,16 +97,9 @@ class Driver:
 
     def end(self, trial, rung, **fields):
         epochs = (0, *self.search.rungs.epochs(trial.number))
-        result = SegmentResult(
-            kind="trial",
-            number=trial.number,
-            rung=rung,
-            from_epoch=epochs[rung],
-            to_epoch=epochs[rung + 1],
-            seconds=self.die.random(),
-            parameters=trial.parameters,
-            **fields,
-        )
+        fields |= {"from_epoch": epochs[rung], "to_epoch": epochs[rung + 1]}
+        fields |= {"seconds": self.die.random(), "parameters": trial.parameters}
+        result = SegmentResult(kind="trial", number=trial.number, rung=rung, **fields)
         self.results.setdefault(trial.number, []).append(result)
         self.directory.record([result])
         return result
@@ -116,17 +108,9 @@ class Driver:
 def trials(directory):
     """All the study knows but times, and what the sampler notes for itself."""
     study = optuna.load_study(study_name="search", storage=read_journal(directory.journal))
+    known = "number state params distributions values intermediate_values user_attrs constraints"
     return [
-        {
-            "number": trial.number,
-            "state": trial.state,
-            "params": trial.params,
-            "distributions": trial.distributions,
-            "values": trial.values,
-            "intermediate": trial.intermediate_values,
-            "attributes": trial.user_attrs,
-            "constraints": trial.constraints,
-        }
+        {name: getattr(trial, name) for name in known.split()}
         for trial in study.get_trials(deepcopy=False)
     ]
 
@@ -154,8 +138,7 @@ def test_the_study_of_a_killed_driver_is_what_its_ledger_says(tmp_path, changes)
 def test_trials_that_wait_for_promotion_still_do(tmp_path):
     directory = searched(tmp_path, finish=True, rungs="promotion")
     before = trials(directory)
-    waiting = [trial for trial in before if trial["state"].name == "RUNNING"]
-    assert waiting
+    assert "RUNNING" in {trial["state"].name for trial in before}
     directory.journal.unlink()
     remade(directory)
     assert trials(directory) == before
@@ -172,19 +155,16 @@ def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path):
     (directory.trial(3) / "checkpoint-1.pt").write_bytes(b"damaged")
     directory.journal.unlink()
     remade(directory)
-    after = trials(directory)
+    after, lost = trials(directory), read_trials(directory.path)[3]
     assert after[:3] + after[4:] == before[:3] + before[4:]
-    assert read_trials(directory.path)[3].state == "failed"
-    assert read_trials(directory.path)[3].reason.startswith("lost: ")
+    assert lost.state == "failed" and lost.reason.startswith("lost: ")
 
 
 def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path):
     (tmp_path / "earlier").mkdir()
     earlier = searched(tmp_path / "earlier")
-    first, second = {"Architecture.hidden_dim": 7}, {"Training.batch_size": 2}
-    directory = searched(
-        tmp_path, warm_start=[str(earlier.path)], enqueue=[first, second], trials=20
-    )
+    enqueue = [{"Architecture.hidden_dim": 7}, {"Training.batch_size": 2}]
+    directory = searched(tmp_path, warm_start=[str(earlier.path)], enqueue=enqueue, trials=20)
     before = trials(directory)
     directory.journal.unlink()
     assert remade(directory) == 20

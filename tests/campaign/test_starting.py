@@ -3,20 +3,25 @@
 import copy
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from campaign_cases import CONFIG
 from own_engine import Neighbours
+from rich.console import Console
 from segment_cases import NETWORK
 
+from hydragnn_flow.campaign.setup import starting, stores
+from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.origin import with_start
 from hydragnn_flow.campaign.setup.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
+from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 
@@ -43,13 +48,24 @@ def config_with(start):
     return RunConfig.model_validate({**values, "start_from": start})
 
 
-def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
+@pytest.fixture
+def bring(tmp_path, store):
+    """Bring the weights of a configuration into a run, as each of its drivers does."""
+
+    def into_the_run(config):
+        directory = RunDirectory(tmp_path / "run")
+        directory.record_start(config)
+        bring_weights(config.start_from, config.network_with({}), directory, store)
+        return directory
+
+    return into_the_run
+
+
+def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store, bring):
     folder = trial(tmp_path, store)
-    config = config_with({"path": str(folder), "heads": "new", "freeze": "encoder"})
-    directory = RunDirectory(tmp_path / "run")
-    directory.record_start(config)
-    assert directory.started_from() is None
-    bring_weights(config.start_from, config.network_with({}), directory, store)
+    assert RunDirectory(tmp_path / "run").started_from() is None
+    start = {"path": str(folder), "heads": "new", "freeze": "encoder"}
+    directory = bring(config_with(start))
     state = load_checkpoint(directory.weights)
     assert not state["is_whole"]
     assert all(name.startswith("encoder.") for name in state["weights"])
@@ -60,22 +76,18 @@ def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
     assert said.endswith("with new heads; not trained: encoder.embedding, encoder.layers")
 
 
-def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store):
+def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store, bring):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder)})
-    directory = RunDirectory(tmp_path / "run")
-    directory.record_start(config)
-    bring_weights(config.start_from, config.network_with({}), directory, store)
+    directory = bring(config)
     before = directory.weights.read_bytes()
-    trial(tmp_path / "more", store, epochs=(9,)).joinpath("checkpoint-9.pt").rename(
-        folder / "checkpoint-9.pt"
-    )
+    later = trial(tmp_path / "more", store, epochs=(9,)) / "checkpoint-9.pt"
+    later.rename(folder / later.name)
     directory.trial(0).mkdir(parents=True)
-    bring_weights(config.start_from, config.network_with({}), directory, store)
-    assert directory.weights.read_bytes() == before
+    assert bring(config).weights.read_bytes() == before
     directory.weights.unlink()
     with pytest.raises(InputError, match=r"weights\.pt: is missing, and trials have begun with it"):
-        bring_weights(config.start_from, config.network_with({}), directory, store)
+        bring(config)
 
 
 def test_another_start_is_another_configuration(tmp_path, store):
@@ -109,12 +121,22 @@ def test_a_damaged_note(tmp_path):
         directory.started_from()
 
 
+@pytest.fixture(scope="module")
+def probe(store):
+    """A process that tries networks of engines, whose start takes seconds."""
+    paths = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch, EngineProbe(store.path) as probe:
+        patch.setenv("PYTHONPATH", paths)
+        yield probe
+
+
 @pytest.fixture
-def with_engine(tmp_path, monkeypatch):
+def with_engine(tmp_path, probe, monkeypatch):
     """A campaign whose networks an engine builds, and a file of its weights."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
-    module = Neighbours({"energy": ("graph", 1)}, 8, 4.0)
-    torch.save(module.state_dict(), tmp_path / "trained.pk")
+    for module in (starting, stores):
+        monkeypatch.setattr(module, "EngineProbe", lambda path: nullcontext(probe))
+    weights = Neighbours({"energy": ("graph", 1)}, 8, 4.0).state_dict()
+    torch.save(weights, tmp_path / "trained.pk")
     values = copy.deepcopy(CONFIG)
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
     values["network"]["engine"] = "own_engine:build"
@@ -125,12 +147,10 @@ def with_engine(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("heads", ["keep", "new"])
-def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
+def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, bring):
     start = {"path": tmp_path / "trained.pk", "heads": heads, "freeze": ("network.element",)}
     config = with_engine.model_copy(update={"start_from": StartConfig.model_validate(start)})
-    directory = RunDirectory(tmp_path / "run")
-    directory.record_start(config)
-    bring_weights(config.start_from, config.network_with({}), directory, store)
+    directory = bring(config)
     state = load_checkpoint(directory.weights)
     trained = torch.load(tmp_path / "trained.pk")
     for name, value in trained.items():
@@ -149,3 +169,10 @@ def test_weights_of_another_network_of_an_engine(with_engine, tmp_path, store):
     (tmp_path / "trained.pk").unlink()
     with pytest.raises(InputError, match=r"a\.yaml: start_from: there is no file .*trained\.pk"):
         with_start(with_engine, "a.yaml")
+
+
+def test_an_engine_that_returns_a_wrong_name_is_refused(with_engine, store):
+    network = {**with_engine.network, "engine": "own_engine:wrong_name"}
+    config = with_engine.model_copy(update={"network": network, "start_from": None})
+    with pytest.raises(InputError, match="own_engine:wrong_name returns 'energys', but no output"):
+        stores.checked_store(config, store.path, CampaignView(Console(quiet=True)))

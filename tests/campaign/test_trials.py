@@ -1,19 +1,27 @@
 """The search phase, with the machine faked and everything else real."""
 
+import itertools
+import re
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
-from phase_cases import SITE, FakePool, badly, change_gcd, hosts, run, searched, task_of, well
+from phase_cases import FakePool, badly, change_gcd, hosts, run, searched, task_of, well
 
+import hydragnn_flow.campaign
+from hydragnn_flow.campaign import dispatch as dispatch_module
 from hydragnn_flow.campaign import trials as trials_module
-from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_RECORDS, Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import jobs
+from hydragnn_flow.execution.jobs import WallClock
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.simulation.blocks import VirtualClock
 
 
 def test_fewer_trials_than_were_asked_for_end_the_search(campaign):
@@ -59,8 +67,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(campaign, launch_s
 
 def test_the_first_trials_are_sent_before_the_last_are_asked_for(campaign, monkeypatch):
     monkeypatch.setattr(trials_module, "_MOST_AT_ONCE", 2)
-    context = campaign(trials=20)
-    context.site = replace(SITE, nodes=4)
+    context = campaign(trials=20, nodes=4)
     asked: list[int] = []
 
     class Counting(FakePool):
@@ -82,28 +89,6 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(campaign, monke
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 
 
-def test_what_has_waited_longest_is_sent_first(campaign):
-    """Though it is the shortest; a driver sends the longest first otherwise."""
-    context = campaign()
-    phase, pools = TrialPhase(context), FakePool(well)
-    dispatch = Dispatch(context, pools)
-    for _ in range(3):
-        phase._ask()
-    phase._ready = [
-        replace(task, estimate=replace(task.estimate, seconds=seconds, busy=1.0))
-        for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True)
-    ]
-    phase._gcds = 1
-    phase._ready = phase._send(dispatch)
-    first = next(task for task in phase._ready if task.spec.number == 0)
-    phase._ready.remove(first)
-    phase._ready.append(replace(first, ready_since=first.ready_since - 8.0))
-    phase._gcds = 2
-    phase._send(dispatch)
-    assert [spec.number for spec in pools.sent] == [1, 0]
-    phase.search.close()
-
-
 def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(campaign, monkeypatch):
     monkeypatch.setattr(jobs, "SECONDS_TO_FOLLOW", 0.0)
 
@@ -112,8 +97,8 @@ def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(campa
             answer = super().run(ranks, node)
             return Future() if ranks[0].number else answer
 
-    context = campaign(space={**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}})
-    context.site = replace(SITE, nodes=2)
+    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
+    context = campaign(space=space, nodes=2)
     phase, pools = TrialPhase(context), Hanging(lambda spec: badly(spec, "diverged"), nodes=2)
     dispatch = Dispatch(context, pools)
     phase._ask()
@@ -124,21 +109,7 @@ def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(campa
     phase.search.close()
 
 
-def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign):
-    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [1, 2, 64]}}
-    trials, pools = run(campaign(space=space), well)
-    assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    asked = {trial.number: trial.parameters["Resources.gcds"] for trial in trials}
-    assert len(set(asked.values())) > 1
-    for number, width in asked.items():
-        width = min(width, 2)  # the site has no more
-        first = [rank for rank in pools.ranks if rank.spec.number == number][:width]
-        assert [rank.number for rank in first] == list(range(width))
-        assert {rank.world for rank in first} == {width}
-        assert len({rank.spec.attempt for rank in first}) == 1
-
-
-@pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
+@pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband"])
 def test_every_rule_ends_every_trial(campaign, rungs):
     context = campaign(rungs=rungs)
     trials, pools = run(context, well)
@@ -153,8 +124,6 @@ def test_every_rule_ends_every_trial(campaign, rungs):
 
 # Each goes with the data by itself; `mlp_per_node` only where all structures are of one size.
 NODE_HEADS = {"Architecture.output_heads.node.type": {"choices": ["mlp", "mlp_per_node"]}}
-
-
 # Each pair goes together; all three do not.
 HEADS = {
     "Architecture.hidden_dim": {"choices": [32, 33]},
@@ -209,3 +178,58 @@ def test_a_verdict_stands_after_a_restart(campaign):
     assert again.search.records[0].state == "running"
     ready = [task for task in again._ready if task.spec.number == 0]
     assert [task.spec.rung for task in ready] == [1]
+
+
+def test_segments_that_end_within_a_moment_are_recorded_together(campaign, monkeypatch):
+    monkeypatch.setattr(dispatch_module, "MANY", 1)
+    context, clock = campaign(rungs="none", nodes=3), VirtualClock()
+    context.clock = clock
+    change_gcd(context, most_segments=1)
+    ends: dict[int, float] = {}
+
+    class Brief(FakePool):
+        """Segments of seconds that end one shortly after the other."""
+
+        def run(self, ranks, node):
+            done, number = super().run(ranks, node), ranks[0].spec.number
+            ends[number] = clock.monotonic() + 10.0 + 0.05 * number
+            later: Future[list[SegmentResult]] = Future()
+            clock.at(ends[number], lambda: later.set_result(done.result()))
+            return later
+
+    recorded: list[tuple[float, list[float]]] = []
+    record = context.ledger.record
+
+    def recording(results):
+        if results:
+            recorded.append((clock.monotonic(), [ends[result.number] for result in results]))
+        record(results)
+
+    monkeypatch.setattr(context.ledger, "record", recording)
+    searched(TrialPhase(context), Brief(well, nodes=3))
+    delays = [now - end for now, of in recorded for end in of]
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(recorded)]
+    # The first is not kept waiting, nor is the last when it alone is left.
+    assert recorded[0][0] == 10.0 and len(delays) == TRIALS
+    assert len(recorded) < TRIALS and gaps[0] > SECONDS_BETWEEN_RECORDS - 1e-6
+    assert min(delays) > -1e-6 and max(delays) < SECONDS_BETWEEN_RECORDS + 1e-6
+
+
+def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told():
+    events: SimpleQueue[str] = SimpleQueue()
+    clock = WallClock()
+    before = clock.monotonic()
+    assert clock.next(events, 0.02) is None
+    assert clock.monotonic() - before >= 0.02
+    events.put("over")
+    assert clock.next(events, 60.0) == "over"
+    assert clock.next(events, 0.0) is None
+
+
+def test_the_loop_imports_no_parsl():
+    """So that campaigns are simulated without it."""
+    loop = [f"campaign/{name}" for name in ("context", "dispatch", "members", "trials")]
+    with_parsl = r"parsl|hydragnn_flow\.execution\.(pools|sites)"
+    for module in (*loop, "execution/jobs", "execution/workers/rank"):
+        source = Path(hydragnn_flow.__path__[0], f"{module}.py").read_text(encoding="utf-8")
+        assert not re.search(rf"^\s*(from|import) ({with_parsl})", source, re.MULTILINE), module

@@ -4,14 +4,17 @@ It is killed while segments run in tests/test_campaign.py, and at random moments
 test_search_kills.py.
 """
 
-from collections import Counter
-
 import pytest
 from campaign_cases import MEMBERS, TRIALS, write_config
-from driver_cases import PATIENCE, Reached, lines, member_lines, start, start_until
-
-from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import read_trials
+from driver_cases import (
+    PATIENCE,
+    Reached,
+    assert_every_segment_ended_once,
+    lines,
+    member_lines,
+    start,
+    start_until,
+)
 
 # What the run directory shows at each moment of death, in the order of a run.
 MOMENTS: dict[str, Reached] = {
@@ -34,17 +37,6 @@ def test_killed_at_every_stage(tmp_path):
     last = start(config, run, log)
     assert last.wait(timeout=PATIENCE) == 0, log.read_text()
 
-    records = read_trials(run)
-    assert [record.number for record in records] == list(range(TRIALS))
-    assert {record.state for record in records} <= {"complete", "pruned"}, records
-    results = list(RunDirectory(run).results())
-    ended = Counter((r.kind, r.number, r.rung) for r in results if r.status == "ok")
-    assert set(ended.values()) == {1}, "a segment was counted twice"
-    assert {r.number for r in results if r.kind == "member"} == set(range(MEMBERS))
-    for record in records:
-        mine = [r for r in results if r.kind == "trial" and r.number == record.number]
-        epochs = [(r.from_epoch, r.to_epoch) for r in mine if r.status == "ok"]
-        assert all(start <= end for start, end in epochs)
-        assert [end for _, end in epochs] == [2, 6][: len(epochs)]
+    assert_every_segment_ended_once(run, TRIALS, MEMBERS, [2, 6])
     assert (run / "report.html").exists()
     assert (run / "predictions" / "test.csv").exists()

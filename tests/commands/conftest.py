@@ -20,5 +20,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Console:
-    return Console(tmp_path, capsys)
+def console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Console:
+    return Console(tmp_path, monkeypatch, capsys)

@@ -4,36 +4,25 @@ import pytest
 from ase.build import bulk
 from source_cases import FORMATS, WITHOUT_FORCES, frames, write_extxyz, write_table
 
-from hydragnn_flow import GraphStore, cli, load_config
+from hydragnn_flow import GraphStore, load_config
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.reading.inspection import truncated
 from hydragnn_flow.data.sources import open_source
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(console, monkeypatch):
     """The working directory, with an empty one for data."""
-    here = tmp_path / "here"
-    (here / "my data").mkdir(parents=True)
-    monkeypatch.chdir(here)
-    return here
-
-
-def init(monkeypatch, capsys, directory):
-    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "init", directory])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    said = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, said.out + said.err
+    (console.folder / "my data").mkdir()
+    monkeypatch.chdir(console.folder)
+    return console.folder
 
 
 @pytest.mark.parametrize("name", ["extxyz", "csv of paths", "json"])
-def test_what_it_writes_is_a_configuration(name, here, monkeypatch, capsys):
+def test_what_it_writes_is_a_configuration(name, console, here):
     _, extension, write_file = FORMATS[name]
     write_file(here / "my data" / f"all.{extension}", frames(60))
-    code, said = init(monkeypatch, capsys, "my data")
-    assert code == 0, said
+    said = console.says("init", "my data")
     config = load_config(here / "my-data.yaml")
     chunks = open_source(config.data, 0).chunks()
     assert sum(chunk.stop - chunk.start for chunk in chunks) == 60
@@ -44,14 +33,14 @@ def test_what_it_writes_is_a_configuration(name, here, monkeypatch, capsys):
     assert "hydragnn-flow run my-data.yaml" in said
 
 
-def test_its_data_are_prepared_and_its_unknown_units_marked(here, monkeypatch, capsys):
+def test_its_data_are_prepared_and_its_unknown_units_marked(console, here):
     structures = frames(50)
     for i, atoms in enumerate(structures):
         atoms.calc = None
         atoms.info |= {"gap": i * i / 100.0, "other [GPa]": 1.0 / (1 + i)}
     write_extxyz(here / "my data" / "all.xyz", structures)
-    code, said = init(monkeypatch, capsys, "my data")
-    assert code == 0 and "gap [unit unknown]" in said and "not learnt  other" in said, said
+    said = console.says("init", "my data")
+    assert "gap [unit unknown]" in said and "not learnt  other" in said, said
     text = (here / "my-data.yaml").read_text()
     assert "gap: {unit: ''}" in text and "# other: {key: 'other [GPa]', unit: GPa}" in text
     config = load_config(here / "my-data.yaml")
@@ -60,47 +49,33 @@ def test_its_data_are_prepared_and_its_unknown_units_marked(here, monkeypatch, c
     assert store.manifest.splits["trainset"].graphs == 50 - 2 * 12
 
 
-@pytest.mark.parametrize("size", [3.3, 4.1])
-def test_its_file_leaves_out_no_neighbours(size, here, monkeypatch, capsys):
+def test_its_file_leaves_out_no_neighbours(console, here):
     """However many a crystal has within 5 Å, `prepare` has nothing to warn of."""
     structures = []
     for i in range(50):
-        atoms = bulk("Cu", cubic=True, a=size)
+        atoms = bulk("Cu", cubic=True, a=3.3)
         atoms.rattle(0.1, seed=i)
         atoms.info["gap"] = i * i / 100.0
         structures.append(atoms)
     write_extxyz(here / "my data" / "all.xyz", structures)
-    code, said = init(monkeypatch, capsys, "my data")
-    assert code == 0, said
-    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "prepare", "my-data.yaml"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 0
+    console.says("init", "my data")
+    assert "leaves out" not in console.says("prepare", "my-data.yaml")
     store = GraphStore.open(here / "runs" / "my-data" / "store.gs")
     assert truncated(store) == [] and store.manifest.truncation is not None
-    assert "leaves out" not in capsys.readouterr().out
 
 
-def test_nothing_is_overwritten(here, monkeypatch, capsys):
-    write_extxyz(here / "my data" / "all.xyz", frames(50))
+def test_what_it_refuses(console, here):
+    data = here / "my data"
+    write_extxyz(data / "all.xyz", frames(50))
     for taken in ("my-data.yaml", "my-data.json"):
         (here / taken).write_text("mine\n")
-        code, said = init(monkeypatch, capsys, "my data")
-        assert code == 2 and f"{taken}: exists already and is not overwritten" in said, said
-        assert {file.name for file in here.iterdir()} == {"my data", taken}
+        console.refuses("init", "my data", names=[f"{taken}: exists already"])
         (here / taken).unlink()
-
-
-def test_what_it_refuses(console, monkeypatch):
-    data = console.folder / "data"
-    console.refuses(monkeypatch, "init", data, names=["data", "does not exist"])
-    data.write_text("")
-    console.refuses(monkeypatch, "init", data, names=["data", "is a file; give the directory"])
-    data.unlink()
-    data.mkdir()
-    console.refuses(monkeypatch, "init", data, names=["data", "holds no data"])
+    write_extxyz(data / "all.xyz", frames(20))
+    console.refuses("init", data, names=["holds 20", "fewer than 40", "add some"])
+    (data / "all.xyz").unlink()
+    console.refuses("init", data, names=["data", "holds no data"])
     write_table(data / "labels.csv", ["name", "gap"], [["a", 1.0]])
-    console.refuses(monkeypatch, "init", data, names=["labels.csv", "no column names"])
-    (data / "labels.csv").unlink()
-    write_extxyz(data / "few.xyz", frames(20))
-    console.refuses(monkeypatch, "init", data, names=["holds 20", "fewer than 40", "add some"])
+    console.refuses("init", data, names=["labels.csv", "no column names"])
+    console.refuses("init", data / "labels.csv", names=["labels.csv", "is a file; give the"])
+    console.refuses("init", "nowhere", names=["nowhere", "does not exist"])

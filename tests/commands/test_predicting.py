@@ -8,7 +8,6 @@ import pytest
 from console_cases import structures
 from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import cli
 from hydragnn_flow.ensemble import Ensemble
 
 
@@ -18,14 +17,10 @@ def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
-def test_predicting_says_where_and_in_which_units(run, alloy_store, tmp_path, monkeypatch, capsys):
-    out = tmp_path / f"a-long-[name]-{'x' * 90}.csv"
-    arguments = ["predict", run, alloy_store.path, "--split", "valset", "-o", out]
-    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 0
-    graphs, nodes, units = capsys.readouterr().out.splitlines()
+def test_predicting_says_where_and_in_which_units(console, run, alloy_store):
+    out = console.folder / f"a-long-[name]-{'x' * 90}.csv"
+    said = console.says("predict", run, alloy_store.path, "--split", "valset", "-o", out)
+    graphs, nodes, units = said.splitlines()
     assert graphs == str(out)
     assert len(out.read_text().splitlines()) == 1 + len(alloy_store["valset"])
     assert Path(nodes).is_file()
@@ -33,25 +28,10 @@ def test_predicting_says_where_and_in_which_units(run, alloy_store, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["predict", "{store}", "-o", "{folder}/out.csv"], "member 7 cannot be left out"),
-        (["evaluate", "{store}"], "member 7 cannot be left out"),
-    ],
-)
-def test_a_member_that_is_not_there_cannot_be_left_out(
-    console, monkeypatch, run, alloy_store, words, says
-):
-    places = {"folder": console.folder, "store": alloy_store.path}
-    command, *filled = [word.format(**places) for word in words]
-    arguments = [command, run, *filled, "--without", "7"]
-    console.refuses(monkeypatch, *arguments, names=[says])
-
-
-@pytest.mark.parametrize(
     ("arguments", "names"),
     [
         (["{store}", "--split", "test"], ["{store}", "testset"]),
+        (["{store}", "--without", "7"], ["member 7 cannot be left out"]),
         (["{folder}/some.xyz", "--split", "testset"], ["some.xyz", "--split"]),
         (["{folder}/none.xyz"], ["none.xyz", "does not exist"]),
         (["{folder}/some.xyz", "--site", "atlantis"], ["--site atlantis", "frontier"]),
@@ -60,17 +40,18 @@ def test_a_member_that_is_not_there_cannot_be_left_out(
         (["{folder}/some.xyz", "--site", "local", "--split", "testset"], ["--split"]),
     ],
 )
-def test_structures_that_cannot_be_predicted(
-    console, monkeypatch, run, alloy_store, arguments, names
-):
+def test_what_cannot_be_predicted(console, run, alloy_store, arguments, names):
     ase.io.write(console.folder / "some.xyz", structures(1))
     places = {"folder": console.folder, "store": alloy_store.path}
     filled = [argument.format(**places) for argument in arguments]
-    console.refuses(
-        monkeypatch,
-        *("predict", run, *filled, "-o", console.folder / "out.csv"),
-        names=[name.format(**places) for name in names],
-    )
+    out = console.folder / "out.csv"
+    expected = [name.format(**places) for name in names]
+    console.refuses("predict", run, *filled, "-o", out, names=expected)
+
+
+def test_an_evaluation_leaves_out_only_members_that_are_there(console, run, alloy_store):
+    words = ("evaluate", run, alloy_store.path, "--without", "7")
+    console.refuses(*words, names=["member 7 cannot be left out"])
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_predicting(
@@ -83,6 +64,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_predicting(
     command = ["predict", run, alloy_store.path, "-o"]
     (console.folder / "taken.csv").mkdir()
     for out in ("nowhere/out.csv", "taken.csv", "out.txt"):
-        console.refuses(monkeypatch, *command, console.folder / out, names=["--out", out])
+        console.refuses(*command, console.folder / out, names=["--out", out])
     monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
-    console.refuses(monkeypatch, *command, console.folder / "out.csv", names=["--out", "written"])
+    console.refuses(*command, console.folder / "out.csv", names=["--out", "written"])

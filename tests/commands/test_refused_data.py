@@ -4,92 +4,82 @@ import ase.io
 import numpy as np
 import pytest
 from campaign_cases import CONFIG
-from console_cases import Console, changed, structures, with_data
+from console_cases import changed, structures, with_data
 
-from hydragnn_flow import cli
+TARGETS = {"energy": "eV", "forces": "eV/Å"}
 
 
-@pytest.mark.parametrize("damage", ["absent", "empty", "nan energy", "nan force", "no forces"])
-def test_data_files(console, monkeypatch, damage):
+def nan_force(made):
+    made[7].calc.results["forces"] = made[7].calc.results["forces"] * np.nan
+
+
+def no_forces(made):
+    del made[7].calc.results["forces"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "more", "names"),
+    [
+        (list.clear, {}, []),
+        (nan_force, {}, ["7", "forces"]),
+        (no_forces, {}, ["7", "forces"]),
+        (lambda made: None, {"dipole": "Debye"}, ["dipole"]),
+    ],
+)
+def test_data_files(console, spoil, more, names):
     made = structures()
-    names = ["train.xyz"]
-    if "nan" in damage:
-        results = made[7].calc.results
-        key = "energy" if "energy" in damage else "forces"
-        results[key] = results[key] * np.nan
-        names += ["7", "energy" if "energy" in damage else "forces"]
-    if damage == "no forces":
-        del made[7].calc.results["forces"]
-        names += ["7", "forces"]
-    if damage != "absent":
-        ase.io.write(console.folder / "train.xyz", [] if damage == "empty" else made)
-    file = console.write(with_data())
-    console.refuses(
-        monkeypatch, *("run", file, "--run-dir", console.run, "--data", console.folder), names=names
-    )
+    spoil(made)
+    ase.io.write(console.folder / "train.xyz", made)
+    file = console.write(with_data(targets=TARGETS | more))
+    command = ("run", file, "--run-dir", console.run, "--data", console.folder)
+    console.refuses(*command, names=["train.xyz", *names])
 
 
-def test_a_target_the_data_do_not_have(console, monkeypatch):
-    ase.io.write(console.folder / "train.xyz", structures())
-    targets = {"energy": "eV", "forces": "eV/Å", "dipole": "Debye"}
-    file = console.write(with_data(targets=targets))
-    console.refuses(
-        monkeypatch,
-        *("run", file, "--run-dir", console.run, "--data", console.folder),
-        names=["train.xyz", "dipole"],
-    )
+@pytest.mark.parametrize(
+    ("targets", "network", "names"),
+    [
+        ({"energy": "eV"}, {}, ["force_weight", "'forces'"]),
+        ({"forces": "eV/Å"}, {}, ["enable_interatomic_potential", "'energy'"]),
+        (
+            {"energy": {"unit": "eV", "level": "node"}, "forces": "eV/Å"},
+            {},
+            ["'energy' by graph", "by node"],
+        ),
+        (
+            {"gap": {"unit": "eV", "level": "graph"}},
+            {"output_names": ["gap"], "type": ["node"]},
+            ["output_names", "'gap' by node", "by graph"],
+        ),
+        (TARGETS, {"output_names": ["gap"], "type": ["node"]}, ["output_names", "gap"]),
+    ],
+)
+def test_a_network_for_other_targets_is_refused_before_anything_is_read(
+    console, targets, network, names
+):
+    config = with_data(targets=targets)
+    if network:
+        config["network"]["Architecture"]["enable_interatomic_potential"] = False
+        config["network"]["Variables_of_interest"] = network
+    command = ("run", console.write(config), "--run-dir", console.run, "--data", console.folder)
+    console.refuses(*command, names=["campaign.yaml", "the data", *names])
 
 
-def test_no_data_directory(console, monkeypatch):
-    console.refuses(
-        monkeypatch,
-        *("run", console.write(with_data()), "--run-dir", console.run),
-        names=["data.source.train", "--data"],
-    )
-
-
-def test_too_few_validation_structures(console, monkeypatch):
+def test_too_few_validation_structures(console):
     """What was prepared stays, and the corrected command goes on with it."""
     wrong = ("run", console.write(changed("ensemble/coverage", 0.999)), "--run-dir", console.run)
-    with monkeypatch.context() as patch:
-        patch.setattr(Console, "snapshot", lambda self: {})  # the store is new
-        console.refuses(patch, *wrong, names=["ensemble.coverage", "999"])
+    console.refuses(*wrong, names=["ensemble.coverage", "999"], may_change=True)
     store = console.run / "store.gs"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     assert before
-    command = ["prepare", str(console.write(CONFIG)), "--run-dir", str(console.run)]
-    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *command])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 0
+    console.says("prepare", console.write(CONFIG), "--run-dir", console.run)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
-    config = console.write(changed("seed", 99))
-    console.refuses(
-        monkeypatch, "run", config, "--run-dir", console.run, names=["run.yaml", "seed"]
-    )
+    other = ("run", console.write(changed("seed", 99)), "--run-dir", console.run)
+    console.refuses(*other, names=["run.yaml", "seed", "--run-dir"])
 
 
-def test_structures_that_are_left_out_are_told(console, monkeypatch, capsys):
-    made = structures(40)
-    ase.io.write(console.folder / "train.xyz", made[:32])
-    ase.io.write(console.folder / "test.xyz", made[30:])
-    config = with_data(test="test.xyz")
-    config["data"]["split"] = {"val": 0.4}
-    command = ["prepare", console.write(config), "--run-dir", console.run, "--data", console.folder]
-    monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, command)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 0
-    told = "structures to train on left out, as they are also in the test set: 2"
-    assert told in capsys.readouterr().out.splitlines()
-
-
-def test_a_damaged_store(console, monkeypatch):
+def test_a_damaged_store(console):
     file = console.write(CONFIG)
-    monkeypatch.setattr("sys.argv", ["x", "prepare", str(file), "--run-dir", str(console.run)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 0
+    console.says("prepare", file, "--run-dir", console.run)
     store = console.run / "store.gs"
     largest = max(store.rglob("data.0"), key=lambda path: path.stat().st_size)
     for victim in (store / "manifest.json", largest):
@@ -98,7 +88,5 @@ def test_a_damaged_store(console, monkeypatch):
         for damaged in (sound[:middle], sound[:middle] + b"?" + sound[middle + 1 :]):
             victim.write_bytes(damaged)
             for command in (["store", "check", store], ["run", file, "--run-dir", console.run]):
-                with monkeypatch.context() as patch:
-                    patch.setattr(Console, "snapshot", lambda self: {})  # the driver's lock changes
-                    console.refuses(patch, *command, names=[victim.name])
+                console.refuses(*command, names=[victim.name], may_change=True)  # the driver's lock
         victim.write_bytes(sound)

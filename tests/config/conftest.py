@@ -1,13 +1,8 @@
 """The shipped quickstart configuration as plain values, to spoil."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -15,49 +10,47 @@ import yaml
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
-def changed(values: Any, place: tuple[str | int, ...], value: Any) -> Any:
-    """A copy of nested values with one of them set; with `...`, taken away."""
-    values = copy.deepcopy(values)
-    inner = values
-    for key in place[:-1]:
-        inner = inner[key]
-    if value is ...:
-        del inner[place[-1]]
-    else:
-        inner[place[-1]] = value
-    return values
-
-
 @pytest.fixture(scope="session")
-def change() -> Callable[..., Any]:
+def change():
+    """A copy of nested values with one of them set; with `...`, taken away."""
+
+    def changed(values, place, value):
+        values = copy.deepcopy(values)
+        inner = values
+        for key in place[:-1]:
+            inner = inner[key]
+        if value is ...:
+            del inner[place[-1]]
+        else:
+            inner[place[-1]] = value
+        return values
+
     return changed
 
 
 @pytest.fixture(scope="session")
-def configs() -> Path:
+def configs():
     """The folder of the configurations that ship."""
     return CONFIGS
 
 
 @pytest.fixture(scope="session")
-def network() -> dict[str, Any]:
+def network():
     """The shipped HydraGNN file; not to be changed."""
-    values: dict[str, Any] = json.loads((CONFIGS / "potential.json").read_text())
-    return values
+    return json.loads((CONFIGS / "potential.json").read_text())
 
 
 @pytest.fixture(scope="session")
-def quickstart(network: dict[str, Any]) -> dict[str, Any]:
+def quickstart(network):
     """The quickstart's values with the network written in place; not to be changed."""
-    values: dict[str, Any] = yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())
-    return {**values, "network": network}
+    return yaml.safe_load((CONFIGS / "quickstart.yaml").read_text()) | {"network": network}
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[Any], Path]:
+def write(tmp_path):
     """Write values as a configuration file and give its path."""
 
-    def to_file(values: Any) -> Path:
+    def to_file(values):
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
         return path
@@ -66,7 +59,7 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def tables(monkeypatch):
     """The script that writes the tables of the documentation."""
     monkeypatch.syspath_prepend(CONFIGS.parent / "docs")
     import tables

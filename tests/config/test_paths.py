@@ -82,15 +82,14 @@ def test_a_space_widens_heads_of_branches(quickstart, change, write):
     config = load_config(write(values))
     for configuration in config.search.enqueue:
         node = config.network_with(configuration).Architecture.output_heads.node
-        assert node is not None
         assert [head.dim_headlayers for head in node] == [(32, 32)] * 2
         assert [head.num_headlayers for head in node] == [1, 2]
     untouched = config.network_with({}).Architecture.output_heads.node
-    assert untouched is not None
     assert [head.dim_headlayers for head in untouched] == [(8, 8)] * 2  # the file's, still
-    with pytest.raises(InputError, match=r"asks for place 2 of a list of 2"):
-        wrong = "Architecture.output_heads.node.2.num_headlayers"
-        load_config(write(campaign(quickstart, change, {wrong: {"int": [1, 2]}})))
-    with pytest.raises(InputError, match="unknown key 'dim_headlayer'"):
-        wrong = "Architecture.output_heads.node.dim_headlayer"
-        load_config(write(campaign(quickstart, change, {wrong: {"int": [1, 2]}})))
+    for wrong, said in (
+        ("2.num_headlayers", r"asks for place 2 of a list of 2"),
+        ("dim_headlayer", "unknown key 'dim_headlayer'"),
+    ):
+        space = {f"Architecture.output_heads.node.{wrong}": {"int": [1, 2]}}
+        with pytest.raises(InputError, match=said):
+            load_config(write(campaign(quickstart, change, space)))

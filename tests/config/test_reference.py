@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_flow.config import NetworkConfig
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -29,14 +27,3 @@ def test_every_key_has_a_meaning(tables):
     assert len(rows) > 80
     silent = [row for row in rows if re.search(r"\|\s*(\*Ours\.\*)?\s*\|$", row)]
     assert silent == []
-
-
-def test_a_table_says_values_default_and_whose_key_it_is(tables):
-    page = tables.network()
-    assert "| `hidden_dim` | integer ≥ 1 | required | Width of " in page
-    assert re.search(r"\| `dropout` \| number ≥ 0 and < 1 \| `0.0` \| .* \*Ours\.\* \|", page)
-    assert re.search(
-        r"\| `graph_pooling` \| `mean`, `add`, `sum`, `max` \| `mean` \| [^*]*$", page, re.M
-    )
-    for section in NetworkConfig.model_fields:
-        assert f"#### `{section}`" in page

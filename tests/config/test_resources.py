@@ -1,13 +1,8 @@
 """GCDs of trials and members: searches for the fastest training, batches, fused members."""
 
-import copy
-
 import pytest
-import yaml
-from campaign_cases import CONFIG
-from segment_cases import network_with
 
-from hydragnn_flow.config import RunConfig, load_config
+from hydragnn_flow.config import load_config
 
 MEMBERS = {"size": 2, "epochs": 18}
 GCDS = {"Resources.gcds": {"choices": [1, 2]}}
@@ -31,13 +26,9 @@ def load(quickstart, write):
 
 def test_the_configuration_that_ships(configs):
     config = load_config(configs / "strategy.yaml")
-    assert config.ensemble is None
     assert config.search.directions == ("maximize",)
     assert (config.num_epoch, config.rungs) == (1, (1,)), "nothing is judged on the way"
     assert not config.resizes
-    lines = (configs / "strategy.yaml").read_text().splitlines()
-    search = yaml.safe_load("\n".join(lines))["search"]
-    assert len(search["space"]) >= 5
 
 
 def test_speed_is_that_of_one_gcd_unless_it_is_said(load):
@@ -82,34 +73,7 @@ def test_a_trial_has_a_batch_of_each_gcd_that_it_asks_for(load, resources, asked
     assert config.batches(asked) == batches
 
 
-LEARNING_RATE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
-
-
-def fused(network, **sections):
-    values = copy.deepcopy(CONFIG)
-    values |= {"network": network, "resources": {"fused_members": 4}}
-    values["search"]["space"] = LEARNING_RATE
-    for name, changes in sections.items():
-        values[name] |= changes
-    return RunConfig.model_validate(values)
-
-
-@pytest.mark.parametrize(
-    ("network", "sections", "reason"),
-    [
-        ({"Architecture__mpnn_type": "MACE"}, {}, "networks of the type MACE cannot be fused"),
-        ({"Training__precision": "bf16"}, {}, "training in bf16 cannot be fused"),
-        ({}, {"data": {"mode": "stream"}}, "streamed"),
-        ({}, {"search": {"budget": {"seconds": 60.0}}}, "by time"),
-    ],
-)
-def test_what_cannot_be_fused_is_refused_before_anything_starts(network, sections, reason):
-    with pytest.raises(ValueError, match=rf"resources\.fused_members: .*{reason}.*; remove it"):
-        fused(network_with(**network), **sections)
-
-
-def test_a_search_that_has_other_types_too_is_not_refused():
-    space = {"Architecture.mpnn_type": {"choices": ["MACE", "SchNet"]}}
-    network = network_with(Architecture__mpnn_type="MACE")
-    assert fused(network, search={"space": space}).resources.fused_members == 4
-    assert fused(network_with()).resources.fused_members == 4
+def test_a_search_that_has_other_types_too_is_not_refused(load):
+    """The table of refusals has what cannot be fused."""
+    space = {"Architecture.mpnn_type": {"choices": ["SchNet", "MACE"]}}
+    assert load({"space": space}, MEMBERS, {"fused_members": 4}).resources.fused_members == 4

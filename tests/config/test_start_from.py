@@ -21,20 +21,6 @@ def resolved(start, network=NETWORK, **space):
     return resolve_config(values, Path("/somewhere/run.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"path": "earlier", "heads": "old"}, r"start_from\.heads: must be 'keep' or 'new'"),
-        ({"freeze": "encoder"}, r"start_from\.path: this key is required"),
-        ({"path": "earlier", "frozen": []}, "unknown key 'frozen'; did you mean 'freeze'"),
-        (3, "start_from: must be a mapping"),
-    ],
-)
-def test_bad_sections(section, words):
-    with pytest.raises(InputError, match=words):
-        resolved(section)
-
-
 def test_names_of_what_is_frozen():
     assert StartConfig(path=Path("a")).frozen == ()
     assert StartConfig(path=Path("a"), freeze=("x.y",)).frozen == ("x.y",)
@@ -44,11 +30,6 @@ def test_names_of_what_is_frozen():
 def test_a_path_is_relative_to_the_file():
     for start in ("runs/a", {"path": "runs/a"}):
         assert resolved(start).start_from == StartConfig(path=Path("/somewhere/runs/a"))
-
-
-def test_checkpoints_of_hydragnn_are_for_its_own_networks():
-    with pytest.raises(InputError, match=r"a\.pk is a HydraGNN checkpoint, .*engine: hydragnn"):
-        resolved("a.pk")
 
 
 @pytest.mark.parametrize(

@@ -165,10 +165,7 @@ def plate(n: int, m: int, kind: str = "quad") -> meshio.Mesh:
     return meshio.Mesh(
         points,
         [(kind, cells)],
-        point_data={
-            "temperature": rng.normal(size=x.size),
-            "flux": rng.normal(size=(x.size, 3)),
-        },
+        point_data={"temperature": rng.normal(size=x.size), "flux": rng.normal(size=(x.size, 3))},
     )
 
 

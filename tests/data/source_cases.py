@@ -44,11 +44,7 @@ def structure_dict(atoms: ase.Atoms) -> dict[str, Any]:
         "@class": "Structure",
         "lattice": {"matrix": atoms.cell.array.tolist()},
         "sites": [
-            {
-                "species": [{"element": symbol, "occu": 1}],
-                "abc": abc.tolist(),
-                "xyz": xyz.tolist(),
-            }
+            {"species": [{"element": symbol, "occu": 1}], "abc": abc.tolist(), "xyz": xyz.tolist()}
             for symbol, abc, xyz in zip(
                 atoms.symbols, atoms.get_scaled_positions(wrap=False), atoms.positions, strict=True
             )

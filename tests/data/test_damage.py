@@ -3,6 +3,7 @@
 import json
 import re
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,34 +20,20 @@ from hydragnn_flow.errors import InputError, StoreError
 FILES = ("data.0", "md.0", "md.idx", "mmd.0", "blocks.npz")
 
 
-def truncate(path):
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def garbage(path):
-    """Change bytes in the middle; the size stays."""
-    content = bytearray(path.read_bytes())
+def changed(content):
+    """With other bytes in the middle; the size stays."""
     middle = len(content) // 2
-    for i in range(middle, min(middle + 16, len(content))):
-        content[i] ^= 0xFF
-    path.write_bytes(bytes(content))
+    other = bytes(byte ^ 0xFF for byte in content[middle : middle + 16])
+    return content[:middle] + other + content[middle + 16 :]
 
 
-def longer(path):
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def missing(path):
-    path.unlink()
-
-
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "changed": changed,
+    "longer": lambda content: content + b"\0",
+}
 RECORD = {"size": 1, "crc32": None}
-DAMAGES = (truncate, empty, garbage, longer, missing)
 
 
 def seal(path, values):
@@ -60,17 +47,21 @@ def use(path):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, "missing"])
 def test_damaged_file(copied, no_adios2, damage, name):
     """All but changed payload is noticed when the store is opened, before ADIOS2 sees a file."""
-    damage(copied / "shard-00000.bp" / name)
+    file = copied / "shard-00000.bp" / name
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGES[damage](file.read_bytes()))
     complaint = rf"shard-00000\.bp/{name} .*store is damaged"
-    if name == "data.0" and damage is garbage:
+    if name == "data.0" and damage == "changed":
         GraphStore.open(copied)
     else:
         with pytest.raises(StoreError, match=complaint):
             GraphStore.open(copied)
-    if damage is garbage:
+    if damage == "changed":
         with pytest.raises(StoreError, match=complaint):
             check_store(copied)
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import prepare_store, write_store
-from hydragnn_flow.data.columns import BranchRuns, Column, shares_of_branches, spread
+from hydragnn_flow.data.columns import BranchRuns, pack, shares_of_branches, spread
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import InputError
@@ -68,35 +68,21 @@ def test_statistics_of_a_branch_are_those_of_its_data_set_alone(store, tmp_path)
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=2, max_size=12),
     st.integers(1, 11),
 )
-def test_blocks_add_up_however_graphs_are_divided(graphs, cut):
+def test_blocks_add_up_however_graphs_are_divided(graph, branches, cut):
     """Gathered together, in two blocks, or in two processes."""
     targets = {"energy": Target(level="graph", dim=1), "forces": Target(level="node", dim=3)}
 
-    def columns(some, first):
-        atoms = np.array([n for _, n in some])
-        seeds = [np.random.default_rng(first + k) for k in range(len(some))]
-        numbers = np.concatenate([s.integers(28, 30, n) for s, n in zip(seeds, atoms, strict=True)])
-        energies = np.array([s.normal() for s in seeds])
-        forces = np.concatenate([s.normal(size=(n, 3)) for s, n in zip(seeds, atoms, strict=True)])
-        ones = np.ones(len(some), dtype=np.int64)
-        empty = np.zeros((2, 0), dtype=np.int64)
-        return {
-            "x": Column(numbers[:, None].astype(np.float32), 0, atoms),
-            "edge_index": Column(empty, 1, 0 * ones),
-            "energy": Column(energies[:, None], 0, ones),
-            "forces": Column(forces, 0, atoms),
-            "dataset_name": Column(np.array([[b] for b, _ in some]), 0, ones),
-        }
-
-    cut = min(cut, len(graphs) - 1)
+    made = [graph(seed, n_atoms) for seed, (_, n_atoms) in enumerate(branches)]
+    for one, (branch, _) in zip(made, branches, strict=True):
+        one.dataset_name = torch.tensor([[branch]])
+    cut = min(cut, len(made) - 1)
     whole, first, second = (Accumulator(targets) for _ in range(3))
-    whole.update(columns(graphs, 0), train=True)
-    first.update(columns(graphs[:cut], 0), train=True)
-    second.update(columns(graphs[cut:], cut), train=True)
+    for accumulator, graphs in ((whole, made), (first, made[:cut]), (second, made[cut:])):
+        accumulator.update(pack(graphs, [""] * len(graphs)), train=True)
     first.merge(pickle.loads(pickle.dumps(second)))
     expected, found = whole.statistics(), first.statistics()
     assert found.by_branch.keys() == expected.by_branch.keys()
-    assert (len(found.by_branch) > 1) == (len({branch for branch, _ in graphs}) > 1)
+    assert (len(found.by_branch) > 1) == (len({branch for branch, _ in branches}) > 1)
     for left, right in [
         (found, expected),
         *((found.by_branch[b], expected.by_branch[b]) for b in found.by_branch),
@@ -150,6 +136,8 @@ def test_another_order_is_another_store(tmp_path):
 
 A, B = {"name": "a", **alloys(20)}, {"name": "b", **alloys(20)}
 XYZ = {"format": "ase", "train": "b.xyz"}
+FILE = {"format": "hydragnn", "file": "a.bp"}
+FRACTION = {"calibration": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +152,18 @@ XYZ = {"format": "ase", "train": "b.xyz"}
         ({"sources": [A, {**B, "structuress": 1}]}, "sources.1: unknown key 'structuress'"),
         ({"sources": [A, {**B, "split": {"vel": 0.1}}]}, "sources.1: split: unknown key 'vel'"),
         ({"sources": [A, B], "split": {}}, "sources.0 (a): split.test is needed"),
+        (
+            {"in_place": True, "source": alloys(9)},
+            "in_place: source: the format emt_alloys holds no graphs",
+        ),
+        (
+            {"in_place": True, "sources": [{"name": "a", **FILE, "split": FRACTION}], "split": {}},
+            "in_place: sources.0 (a): the splits are those of the files",
+        ),
+        (
+            {"in_place": True, "source": FILE, "dtypes": "compact", "split": {}},
+            "in_place: nothing is written",
+        ),
         (
             {"sources": [A, {"name": "b", **XYZ, "targets": {"energy": "eV"}}]},
             "a has the target 'forces', and b has not",

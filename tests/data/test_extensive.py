@@ -37,7 +37,7 @@ def test_what_is_extensive(alloy_store, name, target, extensive):
     assert manifest.is_extensive(name) is extensive
 
 
-def test_the_configuration_reaches_the_store(tmp_path):
+def test_the_configuration_reaches_the_store_and_labels_of_atoms_are_refused(tmp_path):
     frames = cases.frames(12)
     for atoms in frames:
         atoms.info |= {"enthalpy": 1.0, "gap": 2.0, "e_scaled_num_nodes": 1.0}
@@ -52,11 +52,6 @@ def test_the_configuration_reaches_the_store(tmp_path):
     again = {"source": {"format": "hydragnn", "file": "a.gs"}, "path": tmp_path}
     second = prepare_store(DataConfig.model_validate(again), 4.0, None, 0, tmp_path / "b.gs")
     assert [second.manifest.is_extensive(name) for name in targets] == [False, True, False]
-
-
-def test_labels_of_atoms_are_not_extensive(tmp_path):
-    ase.io.write(tmp_path / "all.xyz", cases.frames(4))
-    targets = {"forces": {"unit": "eV/Å", "extensive": True}}
-    data = cases.config(tmp_path, format="ase", train="all.xyz", targets=targets)
+    source["targets"] = {"forces": {"unit": "eV/Å", "extensive": True}}
     with pytest.raises(InputError, match=r"'forces' for each atom.*targets\.forces\.extensive"):
-        prepare_store(data, 4.0, None, 0, tmp_path / "store.gs")
+        prepare_store(cases.config(tmp_path, **source), 4.0, None, 0, tmp_path / "c.gs")

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Data
 
 from hydragnn_flow.data import write_store
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-Graphs = dict[str, list[Data]]
 
 
 @pytest.fixture(scope="module")

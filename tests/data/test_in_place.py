@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,16 +19,13 @@ from in_place_cases import (
     vectors,
     without,
 )
-from pydantic import ValidationError
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import GraphStore, check_store, prepare_store, run_task, store_summary
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.reading.local_shards import files_to_send
 from hydragnn_flow.errors import InputError, StoreError
 
-Sources = list[dict[str, Any]]
 N = sum(SIZES.values())
 
 
@@ -66,6 +62,12 @@ def same(left, right):
     return all(
         left[key].dtype == right[key].dtype and torch.equal(left[key], right[key]) for key in keys
     ) and torch.allclose(vectors(left), vectors(right), atol=1e-5)
+
+
+def of_one(folder, section, path, *, in_place=True, cutoff=4.0, most=None):
+    """A store of one data set."""
+    values = {"source": section, "path": folder, "in_place": in_place}
+    return prepare_store(DataConfig.model_validate(values), cutoff, most, 0, path)
 
 
 def near(left, right):
@@ -116,23 +118,19 @@ def test_graphs_are_those_of_copies_in_their_order(there, copies, mode):
 
 
 def test_file_of_hydragnn_itself(shared_data, tmp_path):
-    values = {
-        "source": {"format": "hydragnn", "file": "hydragnn_cuau.bp"},
-        "path": shared_data / "hydragnn_bp",
-    }
-    stores = [
-        prepare_store(
-            DataConfig.model_validate({**values, "in_place": in_place}), 5.0, 20, 0, tmp_path / name
-        )
+    section = {"format": "hydragnn", "file": "hydragnn_cuau.bp"}
+    folder = shared_data / "hydragnn_bp"
+    there, copy = (
+        of_one(folder, section, tmp_path / name, in_place=in_place, cutoff=5.0, most=20)
         for name, in_place in (("there", True), ("copy", False))
-    ]
-    left, right = (store["trainset"] for store in stores)
+    )
+    left, right = there["trainset"], copy["trainset"]
     assert left.branch is None
     assert left[3].pbc.tolist() == [1, 1, 1]
     assert torch.allclose(vectors(left[3]), vectors(right[3]), atol=1e-5)
     assert torch.equal(left[3].energy, right[3].energy)
-    assert stores[0].manifest.truncation == stores[1].manifest.truncation
-    assert stores[0].manifest.provenance["own_edges"] is False
+    assert there.manifest.truncation == copy.manifest.truncation
+    assert there.manifest.provenance["own_edges"] is False
 
 
 def test_molecules_without_cells_get_empty_ones(tmp_path):
@@ -157,8 +155,7 @@ def test_molecules_without_cells_get_empty_ones(tmp_path):
 def test_targets_are_named_and_units_given(folder, tmp_path):
     targets = {"total": {"unit": "eV", "key": "energy"}, "pull": {"unit": "eV/Å", "key": "forces"}}
     section = {"format": "hydragnn", "file": "one.bp", "targets": targets}
-    values = {"source": section, "path": folder, "in_place": True}
-    store = prepare_store(DataConfig.model_validate(values), 4.0, None, 0, tmp_path / "s")
+    store = of_one(folder, section, tmp_path / "s")
     with GraphStore.open(folder / "one.bp", "random") as file:
         graph, theirs = store["valset"][1], file["valset"][1]
         assert graph.total.item() == theirs.energy.item()
@@ -190,20 +187,14 @@ def test_targets_in_y_are_read_from_there(tmp_path):
     asked = {"output_names": list(names), "type": list(names.values())}
     targets = {name: {"unit": "eV", "level": level} for name, level in names.items()}
     section = {"format": "hydragnn", "file": "a.bp", "targets": targets, "outputs": asked}
-    values = {"source": section, "path": tmp_path}
-    made = [
-        prepare_store(
-            DataConfig.model_validate({**values, "in_place": in_place}), 4.0, None, 0, tmp_path / s
-        )
-        for s, in_place in (("there.gs", True), ("copy.gs", False))
-    ]
-    nested = {"source": {"format": "hydragnn", "file": "there.gs"}, "path": tmp_path}
-    again = DataConfig.model_validate({**nested, "in_place": True})
-    made.append(prepare_store(again, 4.0, None, 0, tmp_path / "again.gs"))
-    copy = made[1]["trainset"]
-    assert made[0].manifest.targets == made[1].manifest.targets
-    for path, mode in ((0, "memory"), (0, "random"), (0, "stream"), (2, "random")):
-        with GraphStore.open(made[path].path, mode) as store:
+    there = of_one(tmp_path, section, tmp_path / "there.gs")
+    copied = of_one(tmp_path, section, tmp_path / "copy.gs", in_place=False)
+    nested = {"format": "hydragnn", "file": "there.gs"}
+    again = of_one(tmp_path, nested, tmp_path / "again.gs")
+    copy = copied["trainset"]
+    assert there.manifest.targets == copied.manifest.targets
+    for made, mode in ((there, "memory"), (there, "random"), (there, "stream"), (again, "random")):
+        with GraphStore.open(made.path, mode) as store:
             for chosen in ([0], [2, 3, 4], [7, 0, 1, 5]):
                 left, right = store["trainset"].batch(chosen), copy.batch(chosen)
                 for name in names:
@@ -216,35 +207,25 @@ def test_targets_in_y_are_read_from_there(tmp_path):
 
 def test_a_store_in_place_can_be_used_in_place(there, tmp_path):
     """Its shards are those of the first files, its branches those that it said."""
-    section = {"format": "hydragnn", "file": str(there.path)}
-    values = {"source": section, "in_place": True}
-    store = prepare_store(DataConfig.model_validate(values), 4.0, None, 0, tmp_path / "s")
+    store = of_one(None, {"format": "hydragnn", "file": str(there.path)}, tmp_path / "s")
     assert store.manifest.in_place == there.manifest.in_place
     for name in store.splits:
         assert all(same(a, b) for a, b in zip(store[name], there[name], strict=True))
 
 
-def test_nothing_is_copied_to_a_node(there, tmp_path):
+def test_nothing_is_copied_to_a_node_and_what_is_said_of_it(there, folder, tmp_path):
     assert files_to_send(there.path) == []
     with GraphStore.open(there.path, "random", scratch=tmp_path) as store:
         assert len(store["trainset"].batch([0, 9]).ptr) == 3
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_said_of_it(there, folder):
     summary = store_summary(there)
-    assert [Path(path).relative_to(folder).parts[0] for path in summary["in_place"]] == [
-        "one.bp",
-        "two.bp",
-        "three.gs",
-    ]
+    used = [Path(path).relative_to(folder).parts[0] for path in summary["in_place"]]
+    assert used == ["one.bp", "two.bp", "three.gs"]
     assert summary["bytes"] < 20_000 < summary["bytes_in_place"]
     checked = check_store(there.path)
     assert checked["graphs"] == 3 * N
-    assert [Path(file).parts[-2:] for file in checked["unverified"]] == [
-        ("one.bp", "data.0"),
-        ("two.bp", "data.0"),
-    ]
+    unverified = [Path(file).parts[-2:] for file in checked["unverified"]]
+    assert unverified == [("one.bp", "data.0"), ("two.bp", "data.0")]
     assert any(file.endswith("shard-00000.bp/data.0") for file in checked["files"])
 
 
@@ -272,19 +253,6 @@ def test_changed_files_are_named(own, sources):
     metadata.write_bytes(changed)
     os.utime(metadata, ns=times[metadata])
     refused_for(r"one\.bp/md\.0", "checksum differs")
-
-
-def test_changed_graphs_of_a_store_are_noticed_when_they_are_read(own, sources):
-    store = prepared(own, sources)
-    file = own / "three.gs" / "shard-00000.bp" / "data.0"
-    content = bytearray(file.read_bytes())
-    content[100] ^= 0xFF
-    file.write_bytes(content)
-    with (
-        GraphStore.open(store.path, "random") as opened,
-        pytest.raises(StoreError, match=r"data\.0 .*checksum differs.*in place"),
-    ):
-        list(opened["trainset"])
 
 
 class Cut:
@@ -322,34 +290,20 @@ def test_a_preparation_goes_on_where_it_was_cut_off(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_it_is_reused_but_not_for_copies(own, sources):
+def test_it_is_reused_but_not_for_copies_and_changed_graphs_of_a_store_are_noticed(own, sources):
     store = prepared(own, sources)
     assert prepared(own, sources).manifest == store.manifest
     with pytest.raises(StoreError, match=r"other data or settings \(in_place differ\)"):
         prepared(own, sources, in_place=False)
-
-
-HYDRAGNN = {"format": "hydragnn", "file": "a.bp"}
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"source": {"format": "emt_alloys", "structures": 9}, "split": {"test": 0.2}},
-            "in_place: source: the format emt_alloys holds no graphs",
-        ),
-        (
-            {"sources": [{"name": "a", **HYDRAGNN, "split": {"calibration": 0.1}}]},
-            "in_place: sources.0 (a): the splits are those of the files",
-        ),
-        ({"source": HYDRAGNN, "dtypes": "compact"}, "in_place: nothing is written"),
-    ],
-)
-def test_what_cannot_be_in_place_is_refused_at_once(values, message):
-    with pytest.raises(ValidationError) as caught:
-        DataConfig.model_validate({"in_place": True, **values})
-    assert message in str(explain(caught.value, "data"))
+    file = own / "three.gs" / "shard-00000.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 0xFF
+    file.write_bytes(content)
+    with (
+        GraphStore.open(store.path, "random") as opened,
+        pytest.raises(StoreError, match=r"data\.0 .*checksum differs.*in place"),
+    ):
+        list(opened["trainset"])
 
 
 def refused(folder, sources, message, cutoff=4.0):

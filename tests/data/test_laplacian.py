@@ -67,21 +67,6 @@ def test_they_follow_the_order_of_the_atoms_and_nothing_else(seed, n, k):
     np.testing.assert_allclose(np.square(found.astype(float)).sum(axis=0), 1, atol=1e-5)
 
 
-def test_of_an_eigenvalue_that_occurs_twice_the_squares_together_count():
-    """A ring: each of its eigenvalues but the first and last belongs to a wave and its shifted."""
-    n = 9
-    ring = np.arange(n)
-    index = np.stack([np.r_[ring, (ring + 1) % n], np.r_[(ring + 1) % n, ring]])
-    order = np.random.default_rng(3).permutation(n)
-    place = np.argsort(order)
-    one, other = laplacian_encodings(index, n, 4), laplacian_encodings(place[index], n, 4)
-    assert not np.allclose(np.abs(other), np.abs(one[order]), atol=1e-3)
-    for pair in (slice(0, 2), slice(2, 4)):
-        squares = np.square(one[:, pair]).sum(axis=1)
-        np.testing.assert_allclose(squares, 2 / n, atol=1e-6)
-        np.testing.assert_allclose(np.square(other[:, pair]).sum(axis=1), 2 / n, atol=1e-6)
-
-
 def test_images_count_as_often_as_they_are_there_and_those_of_an_atom_itself_never():
     graph = atoms_to_graph(bulk("NaCl", "rocksalt", a=4.1), 4.2, None)
     assert (graph.edge_index[0] == graph.edge_index[1]).any()

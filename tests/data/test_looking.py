@@ -6,16 +6,7 @@ from ase.build import bulk
 from ase.io import write
 from hypothesis import given
 from hypothesis import strategies as st
-from source_cases import (
-    FORMATS,
-    WITHOUT_FORCES,
-    frames,
-    write_cif_table,
-    write_extxyz,
-    write_path_table,
-    write_table,
-    write_vasprun,
-)
+from source_cases import FORMATS, WITHOUT_FORCES, cif, frames, write_extxyz, write_path_table
 
 from hydragnn_flow.config.sources import TargetConfig, good_names
 from hydragnn_flow.data import atoms_to_graph, write_store
@@ -96,62 +87,36 @@ def test_roles_are_in_the_names(names, train, rest, tmp_path):
     assert found.skipped == [name for name in names if name == "more.xyz"]
 
 
-def mixed(folder):
-    write_extxyz(folder / "a.xyz", frames(1))
-    write_vasprun(folder / "vasprun.xml", frames(1))
-
-
-def no_matching_column(folder):
-    for i, atoms in enumerate(frames(3)):
-        write(folder / f"{i}.cif", atoms)
-    write_table(folder / "labels.csv", ["id", "gap"], [[str(i), i / 3] for i in range(3)])
-
-
-def no_labels(folder):
-    for i, atoms in enumerate(frames(3)):
-        write(folder / f"{i}.cif", atoms)
-
-
-def two_columns(folder):
-    write_cif_table(folder / "train.csv", frames(2))
-    text = (folder / "train.csv").read_text()
-    (folder / "test.csv").write_text(text.replace("cif,energy", "structure,energy", 1))
-
-
-def cif_text_and_more(folder):
-    write_cif_table(folder / "train.csv", frames(2))
-    write_extxyz(folder / "a.xyz", frames(1))
-
-
-def incomplete(folder):
-    structures = frames(3)
-    for atoms in structures:
-        atoms.calc = None
-    structures[0].info["gap"] = 1.5
-    structures[2].info["gap"] = 2.5
-    write_extxyz(folder / "a.xyz", structures)
+CIF = cif(bulk("Cu")).replace('"', "'")
+TABLE = f'cif,energy\n"{CIF}",1\n'
+XYZ = "1\ngap=1.5\nCu 0 0 0\n"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("files", "says"),
     [
         ({"README.md": "nothing"}, r"holds no data \(but README\.md\); give a directory"),
-        (mixed, r"holds extxyz: 1, vasp-xml: 1; give .* files of one format"),
-        (no_matching_column, r"labels\.csv: no column names structure files .*add such a column"),
-        (no_labels, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
+        (
+            {"1.cif": CIF, "labels.csv": "id,gap\n1,0.5\n"},
+            r"labels\.csv: no column names structure files .*add such a column",
+        ),
+        ({"1.cif": CIF}, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
         ({"graphs.pt": ""}, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
-        (two_columns, r"columns of different names \(cif, structure\); rename one"),
-        (cif_text_and_more, r"holds extxyz: 1, csv: 1; give"),
-        (incomplete, r"only 2 of 3 structures looked at have a label 'gap', .* leave out"),
+        (
+            {"train.csv": TABLE, "test.csv": TABLE.replace("cif", "structure", 1)},
+            r"columns of different names \(cif, structure\); rename one",
+        ),
+        ({"train.csv": TABLE, "a.xyz": XYZ}, "holds extxyz: 1, csv: 1; give .* of one format"),
+        (
+            {"a.xyz": XYZ + "1\ncopper\nCu 0 0 0\n" + XYZ.replace("1.5", "2.5")},
+            "only 2 of 3 structures looked at have a label 'gap', .* leave out",
+        ),
         ({"a.xyz": "2\nPbc='F F F'\nCu 0 0 0\n"}, r"a\.xyz"),
     ],
 )
-def test_what_cannot_be_told_is_said_in_a_sentence(spoil, says, tmp_path):
-    if isinstance(spoil, dict):
-        for name, text in spoil.items():
-            (tmp_path / name).write_text(text)
-    else:
-        spoil(tmp_path)
+def test_what_cannot_be_told_is_said_in_a_sentence(files, says, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=says) as refused:
         look(tmp_path)
     assert "\n" not in str(refused.value)
@@ -163,11 +128,6 @@ def test_structures_that_a_table_names_are_no_second_format(tmp_path):
     found = look(tmp_path)
     assert found.source == {"format": "csv", "train": "labels.csv", "structure": "cif"}
     assert found.sizes == {"train": 4}
-
-
-def labels_of(values):
-    structures = [Found(bulk("Cu", cubic=True), one) for one in values]
-    return [f"{label.name} {label.level} {label.unit}" for label in find_labels(structures)[0]]
 
 
 def test_what_is_no_label():
@@ -188,9 +148,10 @@ def test_what_is_no_label():
         }
         for i in range(4)
     ]
-    structures = [Found(bulk("Cu"), one) for one in values]
-    assert find_labels(structures)[1] == {"some": 3, "strange": 3}
-    assert labels_of(values) == ["gap graph eV", "mag node ", "target__1 graph ", "E graph eV/atom"]
+    labels, partial = find_labels([Found(bulk("Cu", cubic=True), one) for one in values])
+    found = [f"{label.name} {label.level} {label.unit}" for label in labels]
+    assert found == ["gap graph eV", "mag node ", "target__1 graph ", "E graph eV/atom"]
+    assert partial == {"some": 3, "strange": 3}
 
 
 @given(st.text(min_size=1))

@@ -98,17 +98,12 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "holds no structures"),
         ("1 2\n", "no atoms"),
         ("1 2\n26 0 1 2\n", "no atoms with the five columns"),
         ("1 2\n26 0 1 2 3 4 5\n", "column 7"),
         ("1\n26 0 1 2 3 4 5 6\n", "the first line has 1 columns of numbers"),
         ("1 2\n26 0 1 2 3 4 5 six\n", "cannot be read"),
-        ("1 2\n26 0 1 2 3 4 5 6\n26 0 1 2\n", "cannot be read"),
-        ("1 2\n26 0 1 2 3 nan 5 6\n", "NaN or infinity in its label 'electrons'"),
         ("1 2\n26 0 1 2 3 4 inf 6\n", "NaN or infinity in 'moment'"),
-        ("1 2\n26 0 nan 2 3 4 5 6\n", "not finite"),
-        ("1 2\n26.5 0 1 2 3 4 5 6\n", "atomic_number 26.5"),
         ("1 2\n0 0 1 2 3 4 5 6\n", "atomic_number 0"),
     ],
 )
@@ -124,19 +119,7 @@ def test_lsms_refuses(tmp_path, text, reason):
         ({"targets": {"spin": "e"}}, "targets names 'spin'"),
         ({"subtract_protons": "spin"}, "subtract_protons names 'spin'"),
         ({"graph_features": {"name": ["moment"], "dim": [1], "column_index": [0]}}, "both name"),
-        (
-            {"graph_features": {"name": ["a", "a"], "dim": [1, 1], "column_index": [0, 1]}},
-            "one entry",
-        ),
-        ({"cell": [[1, 0, 0]]}, "cell"),
-        (
-            {
-                "node_features": {"name": ["x"], "dim": [1], "column_index": [0]},
-                "inputs": ["x"],
-                "targets": {"x": ""},
-            },
-            "'x' means something else",
-        ),
+        ({"graph_features": {"name": ["a"], "dim": [1, 1]}}, "one entry"),
         ({"targets": {"electrons": {"unit": "e", "level": "node"}}}, "leave level out"),
     ],
 )
@@ -178,22 +161,9 @@ def test_cfg_refuses(tmp_path):
     text = cfg.read_text()
     cfg.write_text(text.replace("A = 1.0 Angstrom", "A = 2.5 Angstrom"))
     refused(tmp_path, section, "1.cfg", "units of 2.5 Å")
-    cfg.write_text(text.replace("Number of particles = 4", "Number of particles = 5"))
-    refused(tmp_path, section, "1.cfg", "cannot be read")
     cfg.write_bytes(b"\xff\x00")
     refused(tmp_path, section, "1.cfg", "cannot be read")
-    cfg.write_text(text.replace("= fx", "= gx"))
-    refused(
-        tmp_path,
-        {
-            **section,
-            "train": "1.cfg",
-            "node_features": {
-                "name": ["num_of_protons", "mass", "atomic_forces"],
-                "dim": [1, 1, 3],
-                "column_index": [0, 1, 4],
-            },
-        },
-        "column 6",
-    )
+    cfg.write_text(text)
+    beyond = section["node_features"] | {"column_index": [0, 1, 2, 4]}
+    refused(tmp_path, section | {"node_features": beyond}, "0.cfg", "column 6")
     refused(tmp_path, {**section, "train": "*.bulk"}, "no files that end in .cfg")

@@ -9,11 +9,10 @@ from ase.io import write
 from graph_source_cases import CUTOFF, PYG, graphs, pyg_graph, refused, source
 from pydantic import ValidationError
 from source_cases import cif, frames, record, write_table
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary
-from hydragnn_flow.data.sources.pyg_graphs import tensors
 from hydragnn_flow.errors import InputError, StoreError
 
 SHARES = {"val": 0.2, "test": 0.2}
@@ -32,21 +31,15 @@ def with_keys(n, branch=0, **changes):
     return graph
 
 
+def prepared(folder, name="store", source=PYG, **settings):
+    config = DataConfig(source=source, path=folder, split=SHARES)
+    return prepare_store(config, CUTOFF, None, 0, folder / name, **settings)
+
+
 @pytest.fixture
 def made():
     torch.manual_seed(0)
     return [with_keys(n, n % 2) for n in (2, 5, 3, 4, 6, 7, 5, 3, 8, 2)]
-
-
-@pytest.mark.parametrize("wrap", [list, InMemoryDataset.collate])
-def test_pyg_brings_them(tmp_path, made, wrap):
-    assert "name" not in tensors(Data(x=torch.ones(1, 1), name="a", flag=None))  # no numbers
-    torch.save(wrap(made), tmp_path / "graphs.pt")
-    for got, want in zip(graphs(source(tmp_path, **PYG)), made, strict=True):
-        assert torch.equal(got.dataset_name, want.dataset_name)
-        assert torch.equal(got.graph_attr, want.graph_attr[None])
-        assert torch.equal(got.pe, want.pe)
-        assert torch.equal(got.rel_pe, want.rel_pe)
 
 
 def test_pyg_brings_them_where_edges_are_built(tmp_path):
@@ -77,7 +70,6 @@ def test_what_is_a_label_is_nothing_else(tmp_path):
         ("dataset_name", torch.tensor([0, 1]), "not the number"),
         ("graph_attr", torch.ones(2, 2), "graph_attr has the shape [2, 2]"),
         ("graph_attr", torch.tensor([torch.nan]), "NaN or infinity in 'graph_attr'"),
-        ("graph_attr", torch.ones(3), "graph_attr is float32 [1, 3], which does not fit"),
         ("pe", torch.ones(3, 3), "'pe' has the shape [3, 3], but 2 rows"),
         ("pe", torch.ones(2, 4), "pe is float32 [2, 4], which does not fit"),
         ("rel_pe", torch.ones(3, 3), "'rel_pe' has the shape [3, 3], but 2 rows"),
@@ -87,9 +79,8 @@ def test_what_is_a_label_is_nothing_else(tmp_path):
 def test_pyg_refuses(tmp_path, key, value, reason):
     bad = with_keys(2, **{key: value})
     torch.save([with_keys(3), bad], tmp_path / "graphs.pt")
-    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
     with pytest.raises(InputError) as error:
-        prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+        prepared(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / 'graphs.pt'}: structure 1")
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
@@ -105,14 +96,9 @@ def test_files_read_apart_must_be_alike(tmp_path, made):
         prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
 
 
-def tensors_only(graph):
-    return {key: value for key, value in graph.to_dict().items() if torch.is_tensor(value)}
-
-
 def test_prepared_stores_and_their_shards_have_them(tmp_path, made, same):
-    torch.save(made, tmp_path / "graphs.pt")
-    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    torch.save(InMemoryDataset.collate(made), tmp_path / "graphs.pt")
+    store = prepared(tmp_path)
     assert set(KEYS) <= set(store.manifest.keys)
     assert store_summary(store)["branches"] == [0, 1]
     (shard,) = store.manifest.shards
@@ -156,8 +142,7 @@ def test_structures_say_what_holds_for_all_of_them(tmp_path, format):
     found = graphs(source(tmp_path, **section))
     expected = [[[1 + i % 2, i % 3 - 1]] for i in range(12)]
     assert [graph.graph_attr.tolist() for graph in found] == expected
-    config = DataConfig(source=section, path=tmp_path, split=SHARES)
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    store = prepared(tmp_path, source=section)
     assert store.manifest.keys["graph_attr"].shape == (2,)
     assert store.manifest.provenance["graph_attr"] == ["spin", "charge"]
 
@@ -198,31 +183,27 @@ def test_encodings_are_computed_for_all_or_for_none(tmp_path, made):
     for graph in plain:
         del graph.pe, graph.rel_pe
     torch.save(plain, tmp_path / "graphs.pt")
-    config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=2)
+    store = prepared(tmp_path, "computed", encodings=2)
     assert store.manifest.keys["pe"].node and store.manifest.keys["pe"].shape == (2,)
     assert store.manifest.keys["rel_pe"].edge
     assert store.manifest.provenance["laplacian_encodings"] == 2
-    again = prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=2)
-    assert again.manifest == store.manifest
-    prepare_store(config, CUTOFF, None, 0, tmp_path / "computed")  # nobody asks for them
+    assert prepared(tmp_path, "computed", encodings=2).manifest == store.manifest
+    prepared(tmp_path, "computed")  # nobody asks for them
     with pytest.raises(StoreError, match=r"\(Architecture\.pe_dim differ"):
-        prepare_store(config, CUTOFF, None, 0, tmp_path / "computed", encodings=3)
-    prepare_store(config, CUTOFF, None, 0, tmp_path / "without")
+        prepared(tmp_path, "computed", encodings=3)
+    prepared(tmp_path, "without")
     with pytest.raises(StoreError, match=r"\(Architecture\.pe_dim differ"):
-        prepare_store(config, CUTOFF, None, 0, tmp_path / "without", encodings=2)
+        prepared(tmp_path, "without", encodings=2)
 
     torch.save(made, tmp_path / "graphs.pt")
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "brought", encodings=3)
+    store = prepared(tmp_path, "brought", encodings=3)
     assert "laplacian_encodings" not in store.manifest.provenance
     assert all(any(torch.equal(graph.pe, one.pe) for one in made) for graph in store["trainset"])
-    prepare_store(config, CUTOFF, None, 0, tmp_path / "brought", encodings=3)
+    prepared(tmp_path, "brought", encodings=3)
 
     torch.save([*made[:3], *plain[3:]], tmp_path / "graphs.pt")
-    with pytest.raises(
-        InputError, match=r"structure 3 has no key 'pe', but graphs before it have it"
-    ):
-        prepare_store(config, CUTOFF, None, 0, tmp_path / "mixed", encodings=3)
+    with pytest.raises(InputError, match="structure 3 has no key 'pe', but graphs before it have"):
+        prepared(tmp_path, "mixed", encodings=3)
     torch.save(made * 4, tmp_path / "graphs.pt")
     torch.save(plain, tmp_path / "test.pt")
     config = DataConfig(source={**PYG, "test": "test.pt"}, path=tmp_path, split={"val": 0.2})

@@ -95,19 +95,11 @@ def test_killed_while_deleting_it(ram, next_one):
 
 def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, monkeypatch):
     """It is deleted first, and does not fix where the entry goes."""
-    from collections import namedtuple
-
-    def die(path):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    in_child(lambda: node_entry("data", 1, die, [ram]))
+    in_child(lambda: node_entry("data", 1, lambda _: os.kill(os.getpid(), signal.SIGKILL), [ram]))
     assert entries(ram) == ["data.unfinished"]
-    usage = namedtuple("usage", "total used free")
-    full = {ram: 0, tmp_path / "scratch": 1 << 30}
-    monkeypatch.setattr(
-        node_cache.shutil, "disk_usage", lambda path: usage(1, 1, full[Path(path).parent])
-    )
-    entry = node_entry("data", 1, make_three, list(full))
+    room = {ram: 0, tmp_path / "scratch": 1 << 30}
+    monkeypatch.setattr(node_cache, "_room", lambda base: room[base.parent])
+    entry = node_entry("data", 1, make_three, list(room))
     assert entry.path.parent.parent == tmp_path / "scratch"
     assert list((ram / USER).iterdir()) == []
     entry.release()

@@ -106,21 +106,11 @@ def test_a_campaign_is_run_on_it(module, tmp_path):
     (tmp_path / "data").mkdir()
     write_files(tmp_path / "data", 60)
     data = {"source": SECTION, "split": {"val": 0.2, "test": 0.2}}
-    head = {
-        "num_sharedlayers": 1,
-        "dim_sharedlayers": 8,
-        "num_headlayers": 1,
-        "dim_headlayers": [8],
-    }
+    head = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}
+    architecture = {"mpnn_type": "SchNet", "hidden_dim": 8, "num_conv_layers": 2, "radius": 4.0}
     network = {
         **NETWORK,
-        "Architecture": {
-            "mpnn_type": "SchNet",
-            "hidden_dim": 8,
-            "num_conv_layers": 2,
-            "radius": 4.0,
-            "output_heads": {"graph": head},
-        },
+        "Architecture": architecture | {"output_heads": {"graph": head | {"dim_headlayers": [8]}}},
         "Variables_of_interest": {"output_names": ["energy"], "type": ["graph"]},
     }
     search = {**CONFIG["search"], "trials": 2}

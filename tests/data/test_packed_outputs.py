@@ -112,16 +112,10 @@ def test_what_y_does_not_hold_is_refused(asked, changes, said):
 
 
 def network(names, types, **more):
-    heads = {"graph": {}, "node": {}}
+    architecture = {"mpnn_type": "PNA", "hidden_dim": 4, "num_conv_layers": 1, "radius": CUTOFF}
     return load_network(
         {
-            "Architecture": {
-                "mpnn_type": "PNA",
-                "hidden_dim": 4,
-                "num_conv_layers": 1,
-                "radius": CUTOFF,
-                "output_heads": heads,
-            },
+            "Architecture": {**architecture, "output_heads": {"graph": {}, "node": {}}},
             "Variables_of_interest": {"output_names": names.split(), "type": types.split(), **more},
             "Training": {"num_epoch": 1, "batch_size": 2, "Optimizer": {"learning_rate": 1e-3}},
         }
@@ -155,33 +149,38 @@ def hydragnn_file(folder, **more):
 RAW = {"graph_feature_dims": [1, 1], "node_feature_dims": [1, 3, 3]}
 
 
-def test_a_network_trains_on_what_hydragnn_would_read(tmp_path):
-    """Not on the keys of the same names, which hold other numbers here."""
-    section = HydragnnSource(format="hydragnn", file=hydragnn_file(tmp_path))
+@pytest.mark.parametrize("names", [["one"], ["one", "two"]])
+def test_a_network_trains_on_what_hydragnn_would_read(tmp_path, names):
+    """Not on the keys of the same names; each file has its own y, read by the network's outputs."""
+    sections = []
+    for name in names:
+        (tmp_path / name).mkdir()
+        file = f"{name}/{hydragnn_file(tmp_path / name)}"
+        sections.append({"name": name, "format": "hydragnn", "file": file})
+    data = {"sources": sections}
+    if len(names) == 1:
+        data = {"source": {"format": "hydragnn", "file": sections[0]["file"]}}
     asked = network("energy forces", "graph node", output_index=[0, 2], **RAW)
-    config = RunConfig.model_validate(campaign(section, asked)).data
-    config = config.model_copy(update={"path": tmp_path})
-    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
+    config = RunConfig.model_validate(
+        {
+            "name": "packed",
+            "data": {**data, "path": str(tmp_path)},
+            "network": asked.to_json(),
+            "search": {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [4, 8]}}},
+            "ensemble": {"size": 2, "epochs": 1},
+        }
+    )
+    store = prepare_store(config.data, CUTOFF, None, 0, tmp_path / "store")
     for graph in store["trainset"]:
         assert graph.energy.tolist() == [-len(graph.pos)]
         assert torch.equal(graph.forces, graph.x[:, 4:])
-    assert {name: target.level for name, target in store.manifest.targets.items()} == {
-        "energy": "graph",
-        "forces": "node",
-    }
-    build_model(asked, store)
-    again = prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
-    assert again.manifest == store.manifest
-
-
-def campaign(section, network):
-    return {
-        "name": "packed",
-        "data": {"source": section.model_dump(mode="json")},
-        "network": network.to_json(),
-        "search": {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [4, 8]}}},
-        "ensemble": {"size": 2, "epochs": 1},
-    }
+    levels = {name: target.level for name, target in store.manifest.targets.items()}
+    assert levels == {"energy": "graph", "forces": "node"}
+    assert len(store.manifest.branches) == (len(names) if len(names) > 1 else 0)
+    build_model(config.network_with({}), store)
+    # What a run writes down is read again.
+    again = RunConfig.model_validate(config.model_dump(mode="json"))
+    assert prepare_store(again.data, CUTOFF, None, 0, tmp_path / "store").manifest == store.manifest
 
 
 def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path):
@@ -211,36 +210,3 @@ def test_the_name_of_an_input_is_refused_for_an_output(tmp_path):
     section = HydragnnSource(format="hydragnn", file="any.bp")
     with pytest.raises(ValueError, match="output_names: 'x' means something else"):
         section.for_network(network("sum x", "graph node"))
-
-
-def test_the_first_of_y_has_the_first_name(shared_data, tmp_path):
-    section = HydragnnSource(format="hydragnn", file="hydragnn_cuau.bp")
-    asked = network("energy_per_atom", "graph", output_index=[0])
-    source = section.for_network(asked).open(shared_data / "hydragnn_bp", 0)
-    reference = np.load(shared_data / "hydragnn_bp" / "hydragnn_cuau_reference.npz")
-    i = min(int(key.split("/")[1]) for key in reference if key.startswith("trainset"))
-    (chunk, *_) = source.chunks()
-    record = list(source.read(chunk))[i]
-    assert record.data.energy_per_atom.item() == reference[f"trainset/{i}/y"][0, 0]
-    assert "forces" not in record.data
-
-
-def test_several_files_of_hydragnns_are_data_sets(tmp_path):
-    """Each with its own y, read by the outputs of the one network."""
-    files = {}
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        files[name] = f"{name}/{hydragnn_file(tmp_path / name)}"
-    asked = network("energy forces", "graph node", output_index=[0, 2], **RAW)
-    values = campaign(HydragnnSource(format="hydragnn", file="any"), asked)
-    sets = [{"name": name, "format": "hydragnn", "file": file} for name, file in files.items()]
-    values["data"] = {"sources": sets, "path": str(tmp_path)}
-    config = RunConfig.model_validate(values)
-    store = prepare_store(config.data, CUTOFF, None, 0, tmp_path / "store")
-    assert store.manifest.branches == [0, 1]
-    for graph in store["trainset"]:
-        assert graph.energy.tolist() == [-len(graph.pos)]
-    build_model(config.network_with({}), store)
-    # What a run writes down is read again.
-    again = RunConfig.model_validate(config.model_dump(mode="json"))
-    assert prepare_store(again.data, CUTOFF, None, 0, tmp_path / "store").manifest == store.manifest

@@ -1,7 +1,5 @@
 """Positions as they are stored: what networks see does not depend on origin and images."""
 
-from collections.abc import Callable
-
 import ase
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import torch
 from ase.build import bulk
 from hypothesis import example, given
 from hypothesis import strategies as st
+from in_place_cases import vectors
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
@@ -23,8 +22,6 @@ CUTOFF = 5.0
 # Of single precision at some 10 Å.
 EXACT = 1e-5
 
-Structure = Callable[..., ase.Atoms]
-
 
 def lattice(atoms):
     return np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
@@ -37,12 +34,6 @@ def drifted(atoms, seed, far):
     images = np.round(rng.uniform(-far, far, (len(atoms), 3)) / 4.0)
     moved.positions += images @ lattice(atoms) + rng.uniform(-far, far, 3)
     return moved
-
-
-def vectors(graph):
-    sender, receiver = graph.edge_index
-    found: torch.Tensor = graph.pos[receiver] - graph.pos[sender] + graph.edge_shifts
-    return found
 
 
 @given(seed=st.integers(0, 10**6), far=st.sampled_from([0.0, 30.0, 1e4, 1e6]))
@@ -90,16 +81,6 @@ def test_what_is_near_stays_as_it_is():
     for atoms in (molecule, crystal):
         graph = atoms_to_graph(atoms, CUTOFF, None)
         assert graph.pos.numpy() == pytest.approx(atoms.positions.astype(np.float32), abs=0)
-
-
-def test_a_slab_far_away_comes_near():
-    slab = bulk("Cu", cubic=True) * (2, 2, 1)
-    slab.pbc = [True, True, False]
-    slab.positions += [0.3, 0.2, 12345.6]
-    slab.positions[:3] += 700 * slab.cell.array[0]
-    graph = atoms_to_graph(slab, CUTOFF, None)
-    assert graph.pos.abs().max() < 20
-    assert vectors(graph).norm(dim=1).numpy() == pytest.approx(graph.edge_attr[:, 0], abs=EXACT)
 
 
 def test_units_other_than_angstrom():

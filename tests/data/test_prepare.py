@@ -21,11 +21,8 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 def test_builds_the_store_of_its_source(tmp_path):
     store = prepare(tmp_path / "s")
-    assert {name: len(store[name]) for name in store.splits} == {
-        "trainset": 7,
-        "valset": 2,
-        "testset": 1,
-    }
+    sizes = {name: len(store[name]) for name in store.splits}
+    assert sizes == {"trainset": 7, "valset": 2, "testset": 1}
     source = open_source(generated(), seed=0)
     structures = [record for chunk in source.chunks() for record in source.read(chunk)]
     ids = np.concatenate([store[name].graph_id for name in store.splits])
@@ -43,9 +40,17 @@ def test_builds_the_store_of_its_source(tmp_path):
     assert store.manifest.units["pos"] == "Å"
 
 
-def test_neighbours_left_out_are_counted_in_all_tasks(tmp_path):
+def test_progress_and_neighbours_left_out_are_counted_in_all_tasks(tmp_path):
     config = generated(structures=MANY)
-    found = prepare(tmp_path / "s", config, max_neighbours=12).manifest.truncation
+    calls: list[tuple[str, int, int]] = []
+    found = prepare(
+        tmp_path / "s", config, max_neighbours=12, progress=lambda *call: calls.append(call)
+    ).manifest.truncation
+    read = [done for what, done, _ in calls if what == "structures"]
+    assert (read[0], read[-1]) == (0, MANY)
+    assert read == sorted(read)
+    assert len(read) > 2
+    assert ("shards", 1, 1) in calls
     every = prepare(tmp_path / "t", config, max_neighbours=None).manifest
     splits = every.splits.values()
     assert found.of_atoms == sum(size.atoms for size in splits)
@@ -72,50 +77,25 @@ def test_cut_lists_are_refused_when_the_first_task_finds_them(tmp_path):
     assert whole.manifest.truncation.atoms == 0
 
 
-def test_a_test_file_is_the_test_split(tmp_path):
-    store = prepare(tmp_path / "s", files(tmp_path))
-    assert store["testset"].graph_id.tolist() == [0, 1, 2]
-    assert store["testset"].target("energy")[:, 0].tolist() == [0.0, -1.0, -2.0]
-    both = [*store["trainset"].graph_id, *store["valset"].graph_id]
-    assert sorted(both) == list(range(10))
-    assert len(store["valset"]) == 2
-
-
-def test_progress_counts_up(tmp_path):
-    calls: list[tuple[str, int, int]] = []
-    prepare(tmp_path / "s", generated(structures=MANY), progress=lambda *call: calls.append(call))
-    read = [done for what, done, _ in calls if what == "structures"]
-    assert read[0] == 0
-    assert read[-1] == MANY
-    assert read == sorted(read)
-    assert len(read) > 2
-    assert ("shards", 1, 1) in calls
-
-
-def test_second_time_reuses(tmp_path, monkeypatch):
+def test_second_time_reuses_unless_settings_differ(tmp_path, monkeypatch):
     built = prepare(tmp_path / "s")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")}
-    monkeypatch.setattr(preparing, "open_source", None)
-    again = prepare(tmp_path / "s")
-    assert again.manifest == built.manifest
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("config", "settings", "named"),
-    [
+    other_split = DataConfig.model_validate(
+        generated().model_dump() | {"split": {"val": 0.3, "test": 0.1}}
+    )
+    for config, settings, named in (
         (generated(), {"seed": 1}, "seed"),
         (generated(), {"cutoff": 4.5}, "cutoff"),
         (generated(), {"max_neighbours": None}, "max_neighbours"),
         (generated(structures=11), {}, "source"),
-        (generated().model_copy(update={"split": {"val": 0.3, "test": 0.1}}), {}, "split"),
-    ],
-)
-def test_refuses_the_store_of_other_settings(tmp_path, config, settings, named):
-    prepare(tmp_path / "s")
-    config = DataConfig.model_validate(config.model_dump(warnings=False))
-    with pytest.raises(InputError, match=rf"other data or settings \({named} differ"):
-        prepare(tmp_path / "s", config, **settings)
+        (other_split, {}, "split"),
+    ):
+        with pytest.raises(InputError, match=rf"other data or settings \({named} differ"):
+            prepare(tmp_path / "s", config, **settings)
+    monkeypatch.setattr(preparing, "open_source", None)
+    again = prepare(tmp_path / "s")
+    assert again.manifest == built.manifest
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")} == before
 
 
 def test_files_count_by_their_content(tmp_path):
@@ -132,22 +112,17 @@ def test_files_count_by_their_content(tmp_path):
         prepare(tmp_path / "s", moved)
 
 
-def test_bad_structure_is_named_and_nothing_is_left(tmp_path):
-    config = files(tmp_path)
-    path = tmp_path / "train.xyz"
+def test_what_cannot_be_prepared(tmp_path):
+    with pytest.raises(InputError, match="train"):
+        prepare(tmp_path / "s", files(tmp_path, n_train=1))
+    config, path = files(tmp_path), tmp_path / "train.xyz"
     path.write_text(path.read_text() + XYZ.format(energy=1, distance="nan"))
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"train\.xyz: structure 10 .*not finite"):
         prepare(tmp_path / "s", config)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_what_cannot_be_prepared(tmp_path):
-    with pytest.raises(InputError, match="train"):
-        prepare(tmp_path / "s", files(tmp_path, n_train=1))
-    (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be created"):
-        prepare(tmp_path / "file" / "s")
+        prepare(path / "s")
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "precious").touch()
     with pytest.raises(InputError, match=r"manifest\.json is missing"):
@@ -175,11 +150,8 @@ def test_a_file_that_is_the_test_set_may_be_among_those_to_train_on(tmp_path, mo
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 1)
     store = prepare(tmp_path / "s", config)
-    assert {name: len(store[name]) for name in store.splits} == {
-        "trainset": 16,
-        "valset": 4,
-        "testset": 20,
-    }
+    sizes = {name: len(store[name]) for name in store.splits}
+    assert sizes == {"trainset": 16, "valset": 4, "testset": 20}
 
 
 def test_duplicates_stay_together_and_out_of_training(tmp_path):

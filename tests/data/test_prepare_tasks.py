@@ -48,6 +48,18 @@ class Killed:
         run_task(request)
 
 
+class Recorded(Killed):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self):
+        super().__init__(-1)
+        self.requests: list[dict[str, Any]] = []
+
+    def run(self, request):
+        self.requests.append(dict(request))
+        super().run(request)
+
+
 def _prepare_and_die(path, after, where):
     """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
@@ -89,15 +101,10 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     done = list(tmp_path.glob(".s.preparing/*/*/record.pickle"))
     in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
     assert done or after == 0 or in_the_first_task
-    ran = []
-
-    class Counting(Killed):
-        def run(self, request):
-            ran.append(request["directory"])
-            super().run(request)
-
-    store = prepare(path, generated(structures=MANY), workers=Counting(-1))
-    assert not {str(entry.parent) for entry in done} & set(ran)
+    workers = Recorded()
+    store = prepare(path, generated(structures=MANY), workers=workers)
+    ran = {request["directory"] for request in workers.requests}
+    assert not {str(entry.parent) for entry in done} & ran
     assert list(tmp_path.iterdir()) == [path]
     assert {**store.manifest.provenance} == {**whole.manifest.provenance}
     for name in store.splits:
@@ -106,24 +113,8 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
 
 
 def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whole, monkeypatch):
-    one = whole
-    monkeypatch.setattr(preparing, "_FEWEST", 1)
-    monkeypatch.setattr(preparing, "_SHARD_BYTES", 50_000)
-    many = prepare(tmp_path / "many", generated(structures=MANY))
-    assert len(one.manifest.shards) == 1
-    assert len(many.manifest.shards) > 3
-    for name in one.splits:
-        assert one[name].graph_id.tolist() == many[name].graph_id.tolist()
-        for left, right in zip(one[name], many[name], strict=True):
-            assert all(torch.equal(left[key], right[key]) for key in left.to_dict())
-    left, right = one.manifest.statistics, many.manifest.statistics
-    assert left.degree_histogram == right.degree_histogram
-    assert left.element_energies == pytest.approx(right.element_energies)
-    assert left.energy_per_atom_std == pytest.approx(right.energy_per_atom_std)
-    assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
+    """And though tasks run side by side and end in any order."""
 
-
-def test_tasks_run_side_by_side(tmp_path):
     def workers(requests):
         with ThreadPoolExecutor(3) as pool:
             futures = {pool.submit(run_task, request): n for n, request in requests.items()}
@@ -131,8 +122,20 @@ def test_tasks_run_side_by_side(tmp_path):
                 future.result()
                 yield futures[future]
 
-    store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
-    assert sum(len(store[name]) for name in store.splits) == MANY
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr(preparing, "_SHARD_BYTES", 50_000)
+    many = prepare(tmp_path / "many", generated(structures=MANY), workers=workers)
+    assert len(whole.manifest.shards) == 1
+    assert len(many.manifest.shards) > 3
+    for name in whole.splits:
+        assert whole[name].graph_id.tolist() == many[name].graph_id.tolist()
+        for left, right in zip(whole[name], many[name], strict=True):
+            assert all(torch.equal(left[key], right[key]) for key in left.to_dict())
+    left, right = whole.manifest.statistics, many.manifest.statistics
+    assert left.degree_histogram == right.degree_histogram
+    assert left.element_energies == pytest.approx(right.element_energies)
+    assert left.energy_per_atom_std == pytest.approx(right.energy_per_atom_std)
+    assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
 
 
 class Gone(Killed):
@@ -155,18 +158,6 @@ def test_no_worker_from_the_start_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match="gets no workers"):
         prepare(tmp_path / "s", workers=Gone(0))
     assert list(tmp_path.iterdir()) == []
-
-
-class Recorded(Killed):
-    """Workers who also remember what they were asked to do."""
-
-    def __init__(self):
-        super().__init__(-1)
-        self.requests: list[dict[str, Any]] = []
-
-    def run(self, request):
-        self.requests.append(dict(request))
-        super().run(request)
 
 
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):

@@ -1,5 +1,6 @@
 """Files of PyG graphs: what is read and what is refused."""
 
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +28,6 @@ from hydragnn_flow.data.sources.pyg_graphs import load_graphs
 from hydragnn_flow.errors import InputError
 
 
-def as_single(graphs):
-    return graphs[0]
-
-
-def as_list(graphs):
-    return graphs
-
-
-def as_collated(graphs):
-    return InMemoryDataset.collate(graphs)
-
-
 def as_saved(graphs):
     data, slices = InMemoryDataset.collate(graphs)
     return data.to_dict(), slices, Data
@@ -47,7 +36,7 @@ def as_saved(graphs):
 @in_one_folder
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
-    wrap=st.sampled_from([as_single, as_list, as_collated, as_saved]),
+    wrap=st.sampled_from([itemgetter(0), list, InMemoryDataset.collate, as_saved]),
 )
 def test_pyg_keeps_graphs_as_they_are(tmp_path, sizes, wrap):
     stored = [pyg_graph(n) for n in sizes]
@@ -55,7 +44,7 @@ def test_pyg_keeps_graphs_as_they_are(tmp_path, sizes, wrap):
     found = source(tmp_path, **PYG)
     read = graphs(found)
     assert found.node_features == ["x_0", "x_1"]
-    assert len(read) == (1 if wrap is as_single else len(stored))
+    assert len(read) == (1 if isinstance(wrap, itemgetter) else len(stored))
     for got, want in zip(read, stored, strict=False):
         assert torch.equal(got.x, want.x)
         assert torch.equal(got.pos, want.pos.float())
@@ -88,14 +77,6 @@ def test_pyg_builds_edges_where_there_are_none(tmp_path, structure):
         assert set(got.keys()) == set(want.keys())
         for key in want.keys():  # noqa: SIM118
             assert torch.equal(got[key], want[key]), key
-
-
-def test_pyg_cuts_long_files_into_parts(tmp_path):
-    torch.save(as_collated([pyg_graph(2) for _ in range(2500)]), tmp_path / "graphs.pt")
-    found = source(tmp_path, **PYG)
-    chunks = found.chunks()
-    assert [chunk.stop for chunk in chunks] == [*range(256, 2500, 256), 2500]
-    assert [record.index for record in found.read(chunks[-1])] == list(range(2304, 2500))
 
 
 def test_pyg_reads_what_numpy_cannot_hold(tmp_path):

@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data import writer as writing
 from hydragnn_flow.data.reading.index import SplitIndex
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import StoreError
 
 MODES = ("memory", "random", "stream")
 DTYPES = ("hydragnn", "compact")
@@ -94,23 +94,19 @@ def test_round_trip(graph, same, seeds, n_val, n_atoms, dtypes, block_bytes):
                     assert split.n_edges.tolist() == [data.num_edges for data in graphs]
                     assert split.graph_id.tolist() == [int(data.graph_id) for data in graphs]
                     assert all(same(a, b) for a, b in zip(split, graphs, strict=True))
-                    assert split.target("energy").shape == (len(graphs), 1)
-                    assert split.target("forces").shape == (int(split.n_atoms.sum()), 3)
+                    energies = [[float(data.energy)] for data in graphs]
+                    assert split.target("energy").dtype == np.float64
+                    assert split.target("energy").tolist() == energies
+                    forces = np.concatenate([np.empty((0, 3)), *(data.forces for data in graphs)])
+                    assert np.array_equal(split.target("forces"), forces)
 
 
 @given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
 @settings(max_examples=10)
-def test_equals_pyg(split, pool, indices):
-    chosen = [pool[i] for i in indices]
-    assert_equal(split.batch(indices), Batch.from_data_list(chosen))
-
-
-@given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
-@settings(max_examples=10)
-def test_comes_apart_again(split, pool, same, indices):
+def test_equals_pyg_and_comes_apart_again(split, pool, same, indices):
     batch = split.batch(indices)
+    assert_equal(batch, Batch.from_data_list([pool[i] for i in indices]))
     parts = batch.to_data_list()
-    assert len(parts) == len(indices)
     assert all(same(part, pool[i]) for part, i in zip(parts, indices, strict=True))
     assert same(batch[len(indices) - 1], pool[indices[-1]])
 
@@ -126,18 +122,6 @@ def test_batches_in_any_order(split, pool, parts):
     assert len(batches) == len(parts)
     for batch, part in zip(batches, parts, strict=True):
         assert_equal(batch, Batch.from_data_list([pool[i] for i in part]))
-
-
-def test_batches_may_be_left_early(split, pool):
-    batches = split.batches(np.arange(POOL).reshape(-1, 4))
-    assert_equal(next(batches), Batch.from_data_list(pool[:4]))
-    batches.close()
-    assert_equal(split.batch([0]), Batch.from_data_list(pool[:1]))
-
-
-@pytest.mark.parametrize("as_type", [list, np.array, torch.tensor])
-def test_kinds_of_indices(split, pool, as_type):
-    assert_equal(split.batch(as_type([3, -1])), Batch.from_data_list([pool[3], pool[-1]]))
 
 
 def test_selections_out_of_range(split):
@@ -157,12 +141,17 @@ def test_selections_out_of_range(split):
         split.batch(np.ones(POOL, dtype=bool))
 
 
-def test_batches_are_copies(split, pool):
+def test_batches_are_copies_and_may_be_left_early(split, pool):
     batch = split.batch([0, 1])
     batch.pos += 1.0
     batch.edge_index += 1
     split[0].pos.zero_()
-    assert_equal(split.batch([0, 1]), Batch.from_data_list(pool[:2]))
+    for indices in ([0, 1], np.array([3, -1]), torch.tensor([3, -1])):
+        assert_equal(split.batch(indices), Batch.from_data_list([pool[i] for i in indices]))
+    batches = split.batches(np.arange(POOL).reshape(-1, 4))
+    assert_equal(next(batches), Batch.from_data_list(pool[:4]))
+    batches.close()
+    assert_equal(split.batch([0]), Batch.from_data_list(pool[:1]))
 
 
 def test_threads_read_side_by_side(split, pool):
@@ -246,10 +235,8 @@ def test_more_shards_than_files_may_be_open(graph, same, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
     graphs = [graph(seed) for seed in range(12)]
     store = write_store(tmp_path / "s", {"trainset": graphs})
-    assert [shard.path for shard in store.manifest.shards][::11] == [
-        "shard-00000.bp",
-        "shard-00011.bp",
-    ]
+    shards = [shard.path for shard in store.manifest.shards]
+    assert shards[::11] == ["shard-00000.bp", "shard-00011.bp"]
 
     def descriptors():
         files = [f for f in Path("/proc/self/fd").iterdir() if f.exists()]
@@ -291,17 +278,6 @@ def test_isolated_atoms_have_no_edges(tmp_path):
             assert split.n_edges.tolist() == [0, 0]
             assert split[1].edge_index.shape == (2, 0)
             assert split.batch([1, 0]).edge_shifts.shape == (0, 3)
-
-
-def test_targets_are_whole_arrays(store, written):
-    for mode in MODES:
-        split = GraphStore.open(written, mode)["valset"]
-        energies = split.target("energy")
-        assert energies.dtype == np.float64
-        assert energies[:, 0].tolist() == [float(data.energy) for data in split]
-        assert np.array_equal(split.target("forces"), np.concatenate([d.forces for d in split]))
-        with pytest.raises(InputError, match="'dipole' is not in the store; it has energy, forces"):
-            split.target("dipole")
 
 
 def test_bounds_are_checked_before_adios2_reads(stored):

@@ -123,29 +123,6 @@ def test_a_process_that_leaves_at_once(written, ram):
     assert list((ram / USER).iterdir()) == []
 
 
-@pytest.fixture
-def room(monkeypatch):
-    """Have the disks below a directory so many bytes free."""
-    usage, real = namedtuple("usage", "total used free"), node_cache.shutil.disk_usage
-
-    def only(free, below=Path("/")):
-        monkeypatch.setattr(
-            node_cache.shutil,
-            "disk_usage",
-            lambda path: usage(1, 1, free) if str(path).startswith(str(below)) else real(path),
-        )
-
-    return only
-
-
-def test_no_room(written, ram, room):
-    room(0)
-    with pytest.raises(StoreError, match=r"no room for .* mode 'stream' or 'random'"):
-        GraphStore.open(written)["trainset"].batch([0])
-    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
-        GraphStore.open(written, mode="disk")
-
-
 def test_a_limit_while_it_is_written(written, ram):
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limit[1]))
@@ -179,14 +156,32 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
     assert node_cache.free_memory() == float("inf")
 
 
-def test_the_first_directory_with_room(written, ram, tmp_path, room):
+def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):
     """A scratch directory serves where memory for files is short."""
+    usage, real = namedtuple("usage", "total used free"), shutil.disk_usage
+
+    def room(free, below):
+        monkeypatch.setattr(
+            node_cache.shutil,
+            "disk_usage",
+            lambda path: usage(1, 1, free) if str(path).startswith(str(below)) else real(path),
+        )
+
+    scratch = tmp_path / "scratch"
     room(0, ram)
-    with GraphStore.open(written, scratch=tmp_path / "scratch") as store:
+    with GraphStore.open(written, scratch=scratch) as store:
         store["trainset"].batch([0])
         assert entries(ram) == []
-        assert len(entries(tmp_path / "scratch")) == 1
-    assert entries(tmp_path / "scratch") == []
+        assert len(entries(scratch)) == 1
+    assert entries(scratch) == []
+    room(0, "/")
+    with pytest.raises(StoreError, match=r"no room for .* mode 'stream' or 'random'"):
+        GraphStore.open(written)["trainset"].batch([0])
+    theirs = Path(shutil.copytree(written / "shard-00000.bp", tmp_path / "theirs.bp"))
+    room(sum(file.stat().st_size for file in theirs.iterdir()), "/")
+    for path in (written, theirs):
+        with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
+            GraphStore.open(path, "random", scratch=scratch)
 
 
 @pytest.mark.parametrize("mode", ["random", "stream"])
@@ -209,109 +204,82 @@ def test_staged_copy(written, tmp_path, mode, of_hydragnn, same):
     assert entries(scratch) == []
 
 
-def send(store, scratch):
-    """Put a store's files where sbcast does."""
-    scratch.mkdir()
-    (scratch / USER).mkdir(mode=0o700)
-    for file, place in files_to_send(store):
-        shutil.copyfile(file, scratch / place)
+@pytest.fixture
+def sent(written, tmp_path):
+    """A scratch directory with a store's files where sbcast puts them."""
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / USER).mkdir(mode=0o700)
+    for file, place in files_to_send(written):
+        shutil.copyfile(file, tmp_path / "scratch" / place)
+    return tmp_path / "scratch"
 
 
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_a_store_that_was_sent_is_not_read_where_it_is(written, tmp_path, ram, mode):
-    scratch = tmp_path / "scratch"
-    send(written, scratch)
+def test_a_store_that_was_sent_is_not_read_where_it_is(written, sent, tmp_path, monkeypatch, mode):
+    """Nor does it need room for a second time."""
+    here, real = directory_of_user(sent), node_cache._room
+    monkeypatch.setattr(node_cache, "_room", lambda base: 1 if base == here else real(base))
     expected = GraphStore.open(written, "random")["trainset"][3].pos
     shared = shutil.copytree(written, tmp_path / "shared.gs")
     payload = shared / "shard-00000.bp" / "data.0"
     payload.write_bytes(bytes(payload.stat().st_size))
-    with GraphStore.open(shared, mode, scratch=scratch) as store:
+    with GraphStore.open(shared, mode, scratch=sent) as store:
         assert np.array_equal(store["trainset"][3].pos, expected)
-        with GraphStore.open(shared, mode, scratch=scratch) as second:  # what came is gone
+        with GraphStore.open(shared, mode, scratch=sent) as second:  # what came is gone
             assert np.array_equal(second["trainset"][3].pos, expected)
-    assert [path.name for path in (scratch / USER).iterdir()] == []
+    assert [path.name for path in (sent / USER).iterdir()] == []
 
 
-def test_who_comes_while_what_was_sent_is_verified_waits_for_it(
-    written, tmp_path, ram, monkeypatch
-):
-    scratch, real, seen = tmp_path / "scratch", local_shards.verify_checksum, []
-    send(written, scratch)
-    manifest = load_manifest(written)
+def test_who_comes_while_what_was_sent_is_verified_waits_for_it(written, sent, monkeypatch):
+    manifest, real, seen = load_manifest(written), local_shards.verify_checksum, []
 
     def verify(*arguments):
-        seen.append(local_shards.is_here(written, manifest, scratch))
+        seen.append(local_shards.is_here(written, manifest, sent))
         real(*arguments)
 
     monkeypatch.setattr(local_shards, "verify_checksum", verify)
-    with GraphStore.open(written, scratch=scratch):
+    with GraphStore.open(written, scratch=sent):
         assert seen
         assert all(seen)
-        assert local_shards.is_here(written, manifest, scratch)
-
-
-@pytest.mark.parametrize("mode", ["memory", "random"])
-def test_what_was_sent_needs_no_room_for_a_second_time(written, tmp_path, ram, monkeypatch, mode):
-    scratch = tmp_path / "scratch"
-    send(written, scratch)
-    here = directory_of_user(scratch)
-    real = node_cache._room
-    monkeypatch.setattr(node_cache, "_room", lambda base: 1 if base == here else real(base))
-    with GraphStore.open(written, mode, scratch=scratch) as store:
-        assert store._staged is not None
-        assert len(store["trainset"])
+        assert local_shards.is_here(written, manifest, sent)
 
 
 def test_a_disk_without_room_for_the_copies_is_not_needed_by_what_reads_into_memory(
-    written, tmp_path, ram, monkeypatch, caplog
+    written, sent, monkeypatch, caplog
 ):
-    scratch = tmp_path / "scratch"
-    send(written, scratch)
 
     def no_room(*arguments):
         raise StoreError("no room")
 
     monkeypatch.setattr(graph_store, "local_shards", no_room)
-    with GraphStore.open(written, scratch=scratch) as store:
+    with GraphStore.open(written, scratch=sent) as store:
         assert len(store["trainset"])
     assert "no room; the store is read from" in caplog.text
     with pytest.raises(StoreError, match="no room"):
-        GraphStore.open(written, "random", scratch=scratch)
+        GraphStore.open(written, "random", scratch=sent)
+    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
+        GraphStore.open(written, mode="disk")
 
 
 @pytest.mark.parametrize("mode", ["memory", "random"])
 @pytest.mark.parametrize("damage", ["missing", "changed"])
-def test_a_store_that_did_not_come_whole_is_read_where_it_is(written, tmp_path, ram, mode, damage):
-    scratch = tmp_path / "scratch"
-    send(written, scratch)
-    *_, largest = sorted((scratch / USER).glob("*.part"), key=lambda part: part.stat().st_size)
+def test_a_store_that_did_not_come_whole_is_read_where_it_is(written, sent, mode, damage):
+    *_, largest = sorted((sent / USER).glob("*.part"), key=lambda part: part.stat().st_size)
     if damage == "missing":
         largest.unlink()
     else:
         largest.write_bytes(bytes(largest.stat().st_size))
     expected = GraphStore.open(written, "random")["trainset"][3].pos
-    with GraphStore.open(written, mode, scratch=scratch) as store:
+    with GraphStore.open(written, mode, scratch=sent) as store:
         assert np.array_equal(store["trainset"][3].pos, expected)
 
 
-def test_what_was_sent_and_never_used_is_deleted_after_a_day(written, tmp_path, ram, monkeypatch):
-    scratch = tmp_path / "scratch"
-    send(written, scratch)
-    node_entry("other", 1, lambda path: None, [scratch])
-    assert list((scratch / USER).glob("*.sent"))
+def test_what_was_sent_and_never_used_is_deleted_after_a_day(sent, monkeypatch):
+    node_entry("other", 1, lambda path: None, [sent])
+    assert list((sent / USER).glob("*.sent"))
     monkeypatch.setattr(node_cache.time, "time", lambda: time.time_ns() / 1e9 + 90_000)
-    node_entry("another", 1, lambda path: None, [scratch])
-    assert not list((scratch / USER).glob("*.sent")) + list((scratch / USER).glob("*.part"))
-
-
-def test_no_room_for_a_copy(written, tmp_path, room):
-    theirs = tmp_path / "theirs.bp"
-    shutil.copytree(written / "shard-00000.bp", theirs)
-    least = sum(file.stat().st_size for file in theirs.iterdir())
-    room(least)
-    for path in (written, theirs):
-        with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
-            GraphStore.open(path, "random", scratch=tmp_path / "scratch")
+    node_entry("another", 1, lambda path: None, [sent])
+    assert not list((sent / USER).glob("*.sent")) + list((sent / USER).glob("*.part"))
 
 
 def test_staging_verifies(copied, tmp_path):

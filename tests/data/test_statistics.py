@@ -35,22 +35,18 @@ def test_degrees(graphs, tmp_path):
     assert found.avg_num_neighbors == pytest.approx(degrees.double().mean().item())
 
 
-def test_element_energies_of_an_additive_energy(graphs, tmp_path):
-    for data in graphs:
-        data.energy = torch.tensor([sum(ENERGIES[int(z)] for z in data.x)])
-    found = statistics(tmp_path, graphs)
-    assert found.element_energies == pytest.approx(ENERGIES, abs=1e-5)
-    # What is left over is the rounding of float32.
-    assert found.energy_per_atom_std < 1e-5
-
-
-def test_spread_around_the_element_energies(graphs, tmp_path):
-    rng = np.random.default_rng(0)
-    left_over = rng.normal(scale=0.1, size=len(graphs))
-    for data, extra in zip(graphs, left_over, strict=True):
-        own = sum(ENERGIES[int(z)] for z in data.x)
-        data.energy = torch.tensor([own + extra * data.num_nodes])
-    found = statistics(tmp_path, graphs)
+def test_element_energies_and_the_spread_around_them(graphs, tmp_path):
+    left_over = np.random.default_rng(0).normal(scale=0.1, size=len(graphs))
+    own = [sum(ENERGIES[int(z)] for z in data.x) for data in graphs]
+    for folder, scale in (("additive", 0.0), ("spread", 1.0)):
+        for data, energy, extra in zip(graphs, own, scale * left_over, strict=True):
+            data.energy = torch.tensor([energy + extra * data.num_nodes], dtype=torch.float32)
+        (tmp_path / folder).mkdir()
+        found = statistics(tmp_path / folder, graphs)
+        if folder == "additive":
+            assert found.element_energies == pytest.approx(ENERGIES, abs=1e-5)
+            # What is left over is the rounding of float32.
+            assert found.energy_per_atom_std < 1e-5
     # The fit takes up some of the noise: 4 parameters for 30 structures.
     assert found.energy_per_atom_std == pytest.approx(left_over.std(), rel=0.25)
 
@@ -64,8 +60,8 @@ def test_one_stoichiometry_shares_the_energy_out(graphs, tmp_path):
     assert found.element_energies == pytest.approx({29: 3.0, 79: 3.0})
 
 
-def test_targets_and_forces(graphs, tmp_path):
-    found = statistics(tmp_path, graphs)
+def test_targets_and_forces_of_the_training_split_alone(graph, graphs, tmp_path):
+    found = statistics(tmp_path, graphs, [graph(seed) for seed in (100, 101)])
     energies = np.array([float(data.energy) for data in graphs])
     forces = np.concatenate([data.forces for data in graphs]).astype(np.float64)
     assert found.forces_rms == pytest.approx(np.sqrt((forces**2).mean()))
@@ -73,6 +69,8 @@ def test_targets_and_forces(graphs, tmp_path):
     assert found.targets["energy"].std == pytest.approx([energies.std()])
     assert found.targets["forces"].mean == pytest.approx(forces.mean(axis=0), abs=1e-9)
     assert found.targets["forces"].std == pytest.approx(forces.std(axis=0))
+    (tmp_path / "alone").mkdir()
+    assert statistics(tmp_path / "alone", graphs) == found
 
 
 def test_constant_targets_can_be_divided_by(graphs, tmp_path):
@@ -84,12 +82,6 @@ def test_constant_targets_can_be_divided_by(graphs, tmp_path):
     assert found.targets["energy"].std == [1.0]
     assert found.targets["forces"].std == [1.0] * 3
     assert found.forces_rms == 0.0
-
-
-def test_only_the_training_split_counts(graph, graphs, tmp_path):
-    others = [graph(seed) for seed in (100, 101)]
-    (tmp_path / "with").mkdir()
-    assert statistics(tmp_path, graphs) == statistics(tmp_path / "with", graphs, others)
 
 
 def test_without_targets(graphs, tmp_path):

@@ -24,20 +24,14 @@ DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0
 """Of a node of Frontier, in the order of the bus."""
 
 
-def test_sockets_are_counted_and_their_parts_are_not(tmp_path):
+def test_sockets_are_counted_their_parts_are_not_and_counters_that_begin_anew_go_on(tmp_path):
     for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl-mmio:0"):
-        zone(tmp_path, name, 5_000_000)
-    assert [counter() for counter in rapl_counters(tmp_path)] == [5.0, 5.0]
-
-
-def test_a_counter_that_begins_anew_goes_on(tmp_path):
-    socket = zone(tmp_path, "intel-rapl:0", 9_000_000, largest=10_000_000)
-    (counter,) = rapl_counters(tmp_path)
-    before = counter()
-    (socket / "energy_uj").write_text("2000000\n")
-    assert counter() - before == 3.0
-    (socket / "energy_uj").write_text("2500000\n")
-    assert counter() - before == 3.5
+        zone(tmp_path, name, 5_000_000, largest=10_000_000)
+    counters = rapl_counters(tmp_path)
+    assert [counter() for counter in counters] == [5.0, 5.0]
+    for shown, used in (("9000000", 4.0), ("2000000", 7.0), ("2500000", 7.5)):
+        (tmp_path / "intel-rapl:0/energy_uj").write_text(f"{shown}\n")
+        assert [counter() for counter in counters] == [5.0 + used, 5.0]
 
 
 def amd_smi(monkeypatch, used):
@@ -57,7 +51,6 @@ def amd_smi(monkeypatch, used):
 @pytest.mark.parametrize(
     ("counted", "shares"),
     [
-        ([1], [1]),
         ([1, 1, 1, 1], [1, 1, 1, 1]),  # MI210, MI300
         ([1, 0, 1, 0], [0.5, 0.5, 0.5, 0.5]),  # MI250X
         ([0, 1, 0, 1], [0.5, 0.5, 0.5, 0.5]),
@@ -74,31 +67,33 @@ def test_each_die_of_a_package_is_charged_with_a_share(monkeypatch, counted, sha
     assert spent == pytest.approx([30.6 * share for share in shares])
 
 
-@pytest.mark.parametrize("counted", [[0], [0] * 8, [1, 1, 0, 0], [1, 1, 0]])
+@pytest.mark.parametrize("counted", [[0] * 8, [1, 1, 0, 0], [1, 1, 0]])
 def test_dies_that_do_not_say_who_counts_are_not_counted(monkeypatch, counted):
     amd_smi(monkeypatch, dict(zip(DIES, counted, strict=False)))
     with pytest.raises(ValueError, match="it is unknown which"):
         amd_counter(DIES[0])
 
 
-def frontier(root, vendor="0x1002"):
-    """A node with the dies of four MI250X, and a graphics device for its console."""
+def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in_if_that_is_known(tmp_path):
+    """On a node with the dies of four MI250X, and a graphics device for its console."""
     for address in DIES:
-        pci(root, address, vendor)
-    pci(root, "0000:03:00.0", "0x1a03", "0x2000")
+        pci(tmp_path, address)
+    pci(tmp_path, "0000:03:00.0", "0x1a03", "0x2000")
     joules = {f"accel{n}_energy": 1000 * (n + 1) for n in range(4)}
-    return PmCounters(root, joules | {"energy": 90_000, "cpu_energy": 7_000, "memory_energy": 900})
-
-
-def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in(tmp_path):
-    node = frontier(tmp_path)
+    node = PmCounters(tmp_path, joules | {"energy": 90_000, "cpu_energy": 7_000})
     counters = [cray_accelerator(die[:-1], tmp_path) for die in DIES]
     before = [counter() for counter in counters if counter]
     node.set(accel0_energy=1500, accel3_energy=4100)
     after = [counter() for counter in counters if counter]
     spent = [b - a for a, b in zip(before, after, strict=True)]
     assert spent == [250.0, 250.0, 0.0, 0.0, 0.0, 0.0, 50.0, 50.0]
-    assert sum(spent) == 600, "what the accelerators used, and all of it"
+
+    assert cray_accelerator("0000:03:00.", tmp_path) is None, "one device, four counters"
+    assert cray_accelerator("0000:aa:00.", tmp_path) is None, "no such device"
+    node.set(accel0_energy=0)
+    assert cray_accelerator(DIES[0], tmp_path) is None, "as where nothing is counted"
+    node.set(accel0_energy=5)
+    assert cray_accelerator(DIES[0], tmp_path / "absent") is None
 
 
 def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path):
@@ -110,40 +105,21 @@ def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path):
     assert [counter() for counter in counters if counter] == [100 + n for n in range(12)]
 
 
-def test_an_accelerator_whose_counter_is_not_known_is_not_counted(tmp_path):
-    node = frontier(tmp_path)
-    assert cray_accelerator("0000:03:00.", tmp_path) is None, "one device, four counters"
-    assert cray_accelerator("0000:aa:00.", tmp_path) is None, "no such device"
-    node.set(accel0_energy=0)
-    assert cray_accelerator(DIES[0], tmp_path) is None, "as where nothing is counted"
-    for number in (1, 2, 3):
-        (node.folder / f"accel{number}_energy").unlink()
-    node.set(accel0_energy=5)
-    assert cray_accelerator(DIES[0], tmp_path / "absent") is None
-
-
-def test_a_cray_counter_that_begins_anew_goes_on(tmp_path):
-    node = PmCounters(tmp_path, {"energy": 5_000})
-    counter = cray_counter("energy", tmp_path)
-    assert counter is not None
-    before = counter()
-    node.set(energy=5_200)
-    assert counter() - before == 200
-    node.set(energy=30)  # its controller was started again
-    assert counter() - before == 230
-
-
-def test_a_cray_counter_that_stands_still_counts_nothing(tmp_path, monkeypatch):
+def test_a_cray_counter_that_begins_anew_goes_on_and_one_that_stands_still_counts_nothing(
+    tmp_path, monkeypatch
+):
     """A trial that seems to need no energy would be taken for the best."""
     node = PmCounters(tmp_path, {"energy": 5_000})
     counter = cray_counter("energy", tmp_path)
-    assert counter is not None
-    now = 1_000.0
+    assert counter is not None and counter() == 5_000
+    node.set(energy=5_200)
+    assert counter() == 5_200
+    node.set(energy=30)  # its controller was started again
+    now = time.monotonic()
     monkeypatch.setattr(kernel.time, "monotonic", lambda: now)
-    node.set()
-    assert counter() == 5_000
+    assert counter() == 5_230
     now += 0.5
-    assert counter() == 5_000
+    assert counter() == 5_230
     now += 5.0
     with pytest.raises(OSError, match="no longer updated"):
         counter()

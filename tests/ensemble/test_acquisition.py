@@ -1,16 +1,16 @@
-"""Structures to label next: how unsure the members are, and how the structures differ."""
+"""Structures to label next: how unsure members are, how structures differ; and the command."""
 
 from itertools import combinations
 
+import ase.io
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ensemble_cases import lively_ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow import InputError
+from hydragnn_flow import Ensemble, InputError
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.ensemble.acquisition import (
     descriptors,
@@ -23,8 +23,8 @@ from hydragnn_flow.ensemble.predictions.structure_files import Record
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store, tmp_path_factory):
-    return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
+def ensemble(lively):
+    return lively
 
 
 def crystal(symbol, rattle=0.05, seed=0):
@@ -44,21 +44,21 @@ def test_disagreement_is_that_of_the_members(ensemble):
     """By hand, from the columns of the tables."""
     structures = [crystal("Cu"), crystal("Au", 0.2) * (2, 1, 1), Atoms("Cu")]
     tables = ensemble.predict(structures, members=True)
-    assert tables.graphs is not None and tables.nodes is not None
     w = ensemble.weights
-    of_targets = []
-    for table, columns in ((tables.graphs, ["energy"]), (tables.nodes, ["forces_x", "forces_y"])):
-        columns = [*columns, "forces_z"] if len(columns) > 1 else columns
+
+    def deviation(table, columns):
         variance = 0.0
         for column in columns:
             members = table[[f"{column}_member_{k}" for k in range(len(w))]].to_numpy()
             mean = members @ w
             variance = variance + (members - mean[:, None]) ** 2 @ w / (1 - (w**2).sum())
-        deviation = np.sqrt(variance)
-        if len(columns) > 1:
-            of_targets.append([deviation[tables.nodes["graph_id"] == i].max() for i in range(3)])
-        else:
-            of_targets.append(deviation / [len(atoms) for atoms in structures])
+        return np.sqrt(variance)
+
+    of_atoms = deviation(tables.nodes, [f"forces_{axis}" for axis in "xyz"])
+    of_targets = [
+        deviation(tables.graphs, ["energy"]) / [len(atoms) for atoms in structures],
+        [of_atoms[tables.nodes["graph_id"] == i].max() for i in range(3)],
+    ]
     expected = np.mean([of / np.mean(of) for of in of_targets], axis=0)
     found = disagreement_about(ensemble, structures)
     np.testing.assert_allclose(found, expected)
@@ -142,11 +142,81 @@ def test_copies_and_neighbouring_frames_are_chosen_once(ensemble):
     assert sorted(every.indices) == [0, 1, 2, 3, 4] and every.indices[-1] == 1
 
 
-@pytest.mark.parametrize("n", [0, 3])
-def test_too_few_structures_are_refused(ensemble, n):
-    with pytest.raises(InputError, match=rf"{n} of 2 structures cannot be selected"):
-        select_structures(ensemble, [crystal("Cu"), crystal("Au")], n)
+def test_what_cannot_be_selected_is_refused(ensemble):
+    structures = [crystal("Cu"), crystal("Au")]
+    for n in (0, 3):
+        with pytest.raises(InputError, match=rf"{n} of 2 structures cannot be selected"):
+            select_structures(ensemble, structures, n)
     with pytest.raises(InputError, match=r"not 'a\.cif'; read files with ase\.io"):
-        select_structures(ensemble, "a.cif", 1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"b\.cif: has Al"):
-        select_structures(ensemble, [crystal("Cu"), crystal("Al")], 1, names=["a.cif", "b.cif"])
+        select_structures(ensemble, "a.cif", 1)
+    strange = [crystal("Cu"), crystal("Al"), crystal("Al")]
+    with pytest.raises(InputError, match=r"b\.cif: has Al.*and 1 more"):
+        select_structures(ensemble, strange, 1, names=["a.cif", "b.cif", "c.cif"])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files of several structures with labels, some that cannot be predicted; and notes."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for symbol in ("Cu", "Au"):
+        structures = []
+        for seed in range(3):
+            atoms = bulk(symbol, cubic=True)
+            atoms.rattle(0.1, seed=seed)
+            atoms.info |= {"origin": f"{symbol} {seed}", "energy": 1.0}
+            atoms.arrays["forces"] = np.ones((4, 3))
+            structures.append(atoms)
+        if symbol == "Cu":
+            structures.insert(1, bulk("W"))
+        ase.io.write(folder / f"{symbol}.extxyz", structures)
+    (folder / "notes.txt").write_text("no structures\n")
+    return folder
+
+
+def test_the_selected_are_written_in_order_with_where_they_come_from(run, folder, tmp_path, flow):
+    out = tmp_path / "out.extxyz"
+    code, said, wrong = flow("select", run, folder, "-n", 6, "-o", out)
+    assert code == 0, wrong
+    assert "notes.txt" in said and "out.extxyz: 6 of 6 structures" in said
+    files = ["Au.extxyz"] * 3 + ["Cu.extxyz"] * 3
+    frames = [0, 1, 2, 0, 2, 3]
+    places = zip(files, frames, strict=True)
+    structures = [ase.io.read(folder / name, frame) for name, frame in places]
+    expected = select_structures(Ensemble.load(run), structures, 6)
+    written = ase.io.read(out, ":")
+    assert [atoms.info["file"] for atoms in written] == [files[i] for i in expected.indices]
+    assert [atoms.info["frame"] for atoms in written] == [frames[i] for i in expected.indices]
+    for atoms, i in zip(written, expected.indices, strict=True):
+        assert atoms.info["origin"] == structures[i].info["origin"]
+        assert atoms.info["uncertainty"] == pytest.approx(expected.uncertainties[i])
+        np.testing.assert_allclose(atoms.positions, structures[i].positions, atol=1e-7)
+        assert atoms.calc is None  # the label is to be computed
+        assert "energy" not in atoms.info and "forces" not in atoms.arrays
+
+
+def test_structures_of_a_store_are_those_it_was_made_of(run, alloy_store, tmp_path, flow):
+    out = tmp_path / "out.extxyz"
+    code, said, wrong = flow("select", run, alloy_store.path, "-n", 5, "-o", out)
+    assert code == 0 and "out.extxyz: 5 of 24 structures" in said, wrong
+    ensemble = Ensemble.load(run)
+    whole = ensemble.predict(alloy_store).graphs.set_index(["split", "graph_id"])
+    for atoms in ase.io.read(out, ":"):
+        row = whole.loc[(atoms.info["split"], atoms.info["graph_id"])]
+        again = ensemble.predict(atoms).graphs
+        np.testing.assert_allclose(row["energy_mean"], again["energy_mean"], rtol=1e-4)
+        assert "energy" not in again, "the label is to be computed"
+
+
+def test_what_it_refuses(run, folder, monkeypatch, flow):
+    monkeypatch.chdir(folder.parent)
+    copper = folder / "Cu.extxyz"
+    for words, says in (
+        ([folder, "-n", 7], "new: 7 of 6 structures cannot be selected"),
+        ([folder, "-n", 1, "-o", "out.csv"], "out.csv: must end in .extxyz"),
+        ([folder / "notes.txt", "-n", 1], "notes.txt"),
+        ([copper, "-n", 1, "-o", copper], "holds the structures"),
+    ):
+        code, _, wrong = flow("select", run, *words)
+        assert code == 2 and says in wrong, wrong
+        assert not (folder.parent / "selected.extxyz").exists()

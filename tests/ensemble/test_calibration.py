@@ -178,16 +178,12 @@ def test_values_of_atoms_are_held_by_element():
 def test_what_is_not_known_is_left_out():
     """The stress of a molecule, and labels of no structure at all."""
     rng = np.random.default_rng(2)
-    residuals = rng.normal(size=(40, 1))
-    spread = rng.lognormal(size=(40, 1))
-    unknown = np.where(np.arange(40)[:, None] % 2, residuals, np.nan)
-    numbers = np.arange(40)
+    spread, numbers = rng.lognormal(size=(40, 1)), np.arange(40)
 
     def found(reference):
         return calibrate(reference, 0 * spread, spread, ONE, numbers, folds(40), 0.9)
 
-    calibration = found(unknown)
-    assert calibration is not None
+    calibration = found(np.where(numbers[:, None] % 2, rng.normal(size=(40, 1)), np.nan))
     assert calibration.structures == calibration.least_structures() == 20
     assert found(np.full((40, 1), np.nan)) is None
 
@@ -211,9 +207,9 @@ def test_a_calibration_survives_json(n, dim, seed):
     assert msgspec.convert(json.loads(json.dumps(found.to_dict())), Calibration) == found
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 10, 24, 1001])
-def test_folds_are_ten_of_almost_equal_size_and_always_the_same(n):
-    found = folds(n)
-    assert len(found) == n and np.array_equal(found, folds(n))
-    sizes = np.bincount(found, minlength=1)
-    assert len(sizes) == max(min(n, 10), 1) and np.ptp(sizes) <= 1
+def test_folds_are_ten_of_almost_equal_size_and_always_the_same():
+    for n in (0, 1, 2, 10, 24, 1001):
+        found = folds(n)
+        assert len(found) == n and np.array_equal(found, folds(n))
+        sizes = np.bincount(found, minlength=1)
+        assert len(sizes) == max(min(n, 10), 1) and np.ptp(sizes) <= 1

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,28 +15,22 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from numpy.typing import NDArray
 
-from hydragnn_flow import InputError, cli
+from hydragnn_flow import InputError
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
 from hydragnn_flow.ensemble.evaluation.evaluate import doubt_of
 from hydragnn_flow.ensemble.predictions.labels import every_label
+from hydragnn_flow.ensemble.predictions.structure_files import store_records
 
 
 @pytest.fixture
 def structures(alloy_store):
     """Those of the test split, with their labels as results of a calculation."""
-    found = []
-    for graph in alloy_store["testset"]:
-        atoms = Atoms(
-            graph.x[:, 0].int().numpy(),
-            graph.pos.double().numpy(),
-            cell=graph.cell.double().numpy(),
-            pbc=graph.pbc.bool().numpy(),
-        )
+    found = [one.atoms for one in store_records(alloy_store).values() if one.file == "testset"]
+    for atoms, graph in zip(found, alloy_store["testset"], strict=True):
         results = {"energy": graph.energy.item(), "forces": graph.forces.double().numpy()}
         atoms.calc = SinglePointCalculator(atoms, **results)
-        found.append(atoms)
     return found
 
 
@@ -48,6 +41,12 @@ def renamed(structures):
         atoms.arrays["dft_forces"] = atoms.get_forces()
         atoms.calc = None
     return structures
+
+
+def trained_on(ensemble, **source):
+    """The ensemble, as trained on such files."""
+    manifest = ensemble.manifest.model_copy(update={"provenance": {"source": source}})
+    return dataclasses.replace(ensemble, manifest=manifest)
 
 
 KEYS = {"energy": "dft_energy", "forces": "dft_forces"}
@@ -67,14 +66,13 @@ def same(found, expected):
 def test_a_campaign_ends_with_the_measures_of_its_test_split(run, ensemble, alloy_store):
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
     found = evaluate(ensemble, alloy_store, split="testset")
-    assert list(found) == TARGETS
-    for name, target in summary["measures"].items():
+    assert list(found) == list(summary["measures"]) == TARGETS
+    for name, before in summary["measures"].items():
         now = found[name].to_dict()
-        measures, before = now.pop("measures"), target.pop("measures")
-        assert now == target
-        assert measures.keys() == before.keys()
-        for measure, estimate in measures.items():
-            assert estimate == pytest.approx(before[measure], rel=1e-9), (name, measure)
+        assert now.keys() == before.keys() and now["measures"].keys() == before["measures"].keys()
+        for measure, estimate in now.pop("measures").items():
+            assert estimate == pytest.approx(before["measures"][measure], rel=1e-9), measure
+        assert now.items() <= before.items()
     energy, per_atom, forces = (found[name] for name in TARGETS)
     n_atoms = alloy_store["testset"].n_atoms
     assert (energy.unit, per_atom.unit, forces.unit) == ("eV", "meV/atom", "eV/Å")
@@ -128,41 +126,34 @@ def test_flagged_structures_are_counted_and_their_errors_told_apart(ensemble, st
     assert alike.flagged == 0 and "mae_flagged" not in alike.measures
 
 
-@pytest.fixture
-def of_tables(ensemble):
-    """As trained on a table."""
-    targets = {"energy": {"unit": "eV", "key": "E"}}
-    source = {"format": "csv", "train": "x.csv", "structure": "cif", "targets": targets}
-    manifest = ensemble.manifest.model_copy(update={"provenance": {"source": source}})
-    return dataclasses.replace(ensemble, manifest=manifest)
-
-
-def test_tables_are_read_as_in_training(of_tables, structures, tmp_path):
+def test_tables_are_read_as_in_training(ensemble, structures, tmp_path):
     """The structures as CIF text, or as names of files."""
-    expected = evaluate(of_tables, structures, say=lambda line: None)["energy"]
-    texts, names = [], []
-    for number, atoms in enumerate(structures):
-        names.append(f"{number}.cif")
-        write(tmp_path / names[-1], atoms)
-        texts.append((tmp_path / names[-1]).read_text())
+    targets = {"energy": {"unit": "eV", "key": "E"}}
+    trained = trained_on(ensemble, format="csv", train="x.csv", structure="cif", targets=targets)
+    expected = evaluate(trained, structures, say=lambda line: None)["energy"].measures["mae"].value
+    names = [f"{number}.cif" for number in range(5)]
+    for name, atoms in zip(names, structures, strict=True):
+        write(tmp_path / name, atoms)
+    texts = [(tmp_path / name).read_text() for name in names]
     energies = [atoms.get_potential_energy() for atoms in structures]
+    file = tmp_path / "new.csv"
     for cells in (texts, names):
         table = pd.DataFrame({"material_id": list("abcde"), "cif": cells, "E": energies})
-        table.to_csv(tmp_path / "new.csv", index=False)
-        found = evaluate(of_tables, tmp_path / "new.csv", say=lambda line: None)
-        mae = found["energy"].measures["mae"].value
-        assert mae == pytest.approx(expected.measures["mae"].value, rel=1e-4)
-        graphs = of_tables.predict(tmp_path / "new.csv").graphs
+        table.to_csv(file, index=False)
+        found = evaluate(trained, file, say=lambda line: None)["energy"].measures["mae"].value
+        assert found == pytest.approx(expected, rel=1e-4)
+        graphs = trained.predict(file).graphs
         assert list(graphs["id"]) == list("abcde") and list(graphs["frame"]) == [0, 1, 2, 3, 4]
         np.testing.assert_allclose(graphs["energy"], energies)
 
 
 def test_labels_have_the_keys_of_training_unless_others_are_given(ensemble, structures):
     targets = {"energy": {"unit": "eV", "key": "dft_energy"}, "forces": {"unit": "eV/Å"}}
-    source = {"format": "ase", "train": "x", "targets": targets}
-    manifest = ensemble.manifest.model_copy(update={"provenance": {"source": source}})
-    trained = dataclasses.replace(ensemble, manifest=manifest)
+    trained = trained_on(ensemble, targets=targets)
     expected = evaluate(ensemble, structures)
+    structures[0].info["dft_energy"] = structures[0].calc.results["energy"]
+    with pytest.raises(InputError, match=r"its label of energy \('dft_energy'\) is missing"):
+        evaluate(trained, structures)  # those of two methods are not mixed
     for atoms in structures:  # where both are there, that of training counts
         atoms.info["dft_energy"] = atoms.calc.results["energy"]
         atoms.calc.results["energy"] = 0.0
@@ -187,30 +178,13 @@ def test_a_target_without_labels_is_told_and_left_out(ensemble, structures, allo
     assert said == 2 * ["not evaluated, as no structure has a label: forces"]
 
 
-def test_labels_of_two_methods_are_not_mixed(ensemble, structures):
-    targets = {"energy": {"unit": "eV", "key": "dft_energy"}}
-    manifest = ensemble.manifest.model_copy(update={"provenance": {"source": {"targets": targets}}})
-    structures[0].info["dft_energy"] = 1.0
-    trained = dataclasses.replace(ensemble, manifest=manifest)
-    with pytest.raises(InputError, match=r"its label of energy \('dft_energy'\) is missing"):
-        evaluate(trained, structures)
-
-
-def predictions(n=20):
-    """Total energies of structures of 1 to 4 atoms, their error bars and numbers of atoms."""
-    random = np.random.default_rng(0)
-    atoms = random.integers(1, 5, n)[:, None]
-    return atoms * random.normal(-3, 2, (n, 1)), 0.1 * np.ones((n, 1)), atoms
-
-
-NOISE = np.random.default_rng(1).normal(0, 0.02, (20, 1))
 DOUBTS: dict[str, tuple[Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], str | None]] = {
     "right": (lambda e, n: e, None),
     "twice": (lambda e, n: 2 * e, None),
-    "another unit": (lambda e, n: 23.06 * e, r"are about 23\.\d times the predictions \(corr"),
-    "another sign": (lambda e, n: -e, r"are about -1"),
-    "per atom": (lambda e, n: e / n, "follow the predictions divided by the number of atoms"),
-    "another zero": (lambda e, n: e - 500 * n, "are all about -500 away .* predictions per atom"),
+    "another unit": (lambda e, n: 23.06 * e, r"are about 23\.\d times the predictions"),
+    "another sign": (lambda e, n: -e, "are about -1"),
+    "per atom": (lambda e, n: e / n, "divided by the number of atoms"),
+    "another zero": (lambda e, n: e - 500 * n, "all about -500 away .* per atom"),
     "less than ten error bars": (lambda e, n: e + 0.2 * n, None),
     "errors of a model": (lambda e, n: np.flip(e), None),
     "too few": (lambda e, n: np.where(np.arange(20)[:, None] < 9, 40 * e, np.nan), None),
@@ -222,9 +196,11 @@ DOUBTS: dict[str, tuple[Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], st
 @pytest.mark.parametrize("name", DOUBTS)
 def test_labels_that_seem_to_be_in_another_unit_are_doubted(name):
     change, says = DOUBTS[name]
-    energy, std, atoms = predictions()
-    found = doubt_of(energy, std, change(energy, atoms) + NOISE, atoms)
-    assert found is None if says is None else re.match(says, str(found))
+    random = np.random.default_rng(0)
+    atoms = random.integers(1, 5, 20)[:, None]
+    energy, noise = atoms * random.normal(-3, 2, (20, 1)), random.normal(0, 0.02, (20, 1))
+    found = doubt_of(energy, np.full((20, 1), 0.1), change(energy, atoms) + noise, atoms)
+    assert found is None if says is None else re.search(says, str(found))
 
 
 def test_doubts_are_told(ensemble, structures):
@@ -250,24 +226,16 @@ def broken(number, **results):
 @pytest.mark.parametrize(
     ("change", "keys", "says"),
     [
-        (broken(1, forces=None), {}, r"^structure 1: its label of forces \('forces'\) is missing"),
-        (
-            broken(1, forces=np.full((9, 3), np.nan)),
-            {},
-            r"^structure 1: its label of forces is not",
-        ),
-        (broken(1, forces=[1.0, 2.0]), {}, r"^structure 1: .* not 3 numbers per atom; corr"),
-        (broken(1, forces=np.zeros((3, 8))), {}, r"^structure 1: .* not 3 numbers per atom"),
-        (broken(1, forces="large"), {}, r"^structure 1: .* not 3 numbers per atom; correct"),
-        (broken(2, energy=np.inf), {}, r"^structure 2: its label of energy is not finite"),
+        (broken(1, forces=None), {}, r"^structure 1: .*forces \('forces'\) is missing"),
+        (broken(1, forces=np.full((9, 3), np.nan)), {}, "^structure 1: .*forces is not"),
+        (broken(1, forces=[1.0, 2.0]), {}, "^structure 1: .* not 3 numbers per atom"),
+        (broken(1, forces=np.zeros((3, 8))), {}, "^structure 1: .* not 3 numbers per atom"),
+        (broken(1, forces="large"), {}, "^structure 1: .* not 3 numbers per atom"),
+        (broken(2, energy=np.inf), {}, "^structure 2: its label of energy is not finite"),
         (renamed, {}, r"^no structure has .*is dft_energy, dft_forces\).*--key energy=KEY"),
-        (renamed, {"enrgy": "dft_energy"}, r"predicts no target 'enrgy'; its targets are energy"),
-        (
-            lambda structures: structures,
-            {"forces": "dft"},
-            r"^no structure has a label of forces \(looked for dft; there is energy, forces\); ",
-        ),
-        (lambda structures: [], {}, r"there are no structures"),
+        (renamed, {"enrgy": "dft_energy"}, "no target 'enrgy'; its targets are energy"),
+        (list, {"forces": "dft"}, r"^no structure .* forces \(looked for dft; there is energy, f"),
+        (lambda structures: [], {}, "there are no structures"),
     ],
 )
 def test_labels_that_will_not_do_are_refused(ensemble, structures, change, keys, says):
@@ -276,25 +244,23 @@ def test_labels_that_will_not_do_are_refused(ensemble, structures, change, keys,
 
 
 def test_refusals_name_the_file(ensemble, structures, alloy_store, tmp_path):
-    write(tmp_path / "bare.xyz", structures[0].copy(), format="extxyz")
     graph = atoms_to_graph(structures[0], 4.0, None)
     write_store(tmp_path / "bare.gs", {"trainset": [graph]}, cutoff=4.0)
     folder = tmp_path / "some"
     folder.mkdir()
-    write(folder / "bare.xyz", structures[0].copy(), format="extxyz")
-    write(folder / "labelled.xyz", structures, format="extxyz")
+    bare, labelled = folder / "bare.xyz", folder / "labelled.xyz"
+    write(bare, structures[0].copy(), format="extxyz")
+    write(labelled, structures, format="extxyz")
     for data, asked, says in (
-        (tmp_path / "bare.xyz", {}, r"/bare\.xyz: no structure has a label.*is nothing\); n"),
+        (bare, {}, r"/bare\.xyz: no structure has a label.*is nothing"),
         (folder, {}, r"/bare\.xyz: its label of energy .*is missing"),
-        (
-            folder / "labelled.xyz",
-            {"split": "testset"},
-            r"labelled\.xyz: is no GraphStore.*--split",
-        ),
+        (labelled, {"split": "testset"}, r"labelled\.xyz: is no GraphStore.*--split"),
         (alloy_store, {"keys": KEYS}, r"store\.gs: a GraphStore names its labels by targets"),
-        (structures, {"split": "testset"}, r"^structures have no splits"),
-        (tmp_path / "nowhere", {}, r"nowhere: does not exist"),
-        (tmp_path / "bare.gs", {}, r"bare\.gs: has no labels of energy, forces; give data"),
+        (alloy_store, {"split": "test"}, "no split 'test'"),
+        (structures, {"split": "testset"}, "^structures have no splits"),
+        (tmp_path / "nowhere", {}, "nowhere: does not exist"),
+        (tmp_path, {}, "holds no file of structures"),
+        (tmp_path / "bare.gs", {}, r"bare\.gs: has no labels of energy, forces"),
     ):
         with pytest.raises(InputError, match=says):
             evaluate(ensemble, data, **asked)
@@ -305,75 +271,53 @@ def test_a_stress_is_read_in_both_orders(dim):
     tensor = np.array([[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]])
     voigt = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     cell = Atoms("Cu", cell=[3, 3, 3], pbc=True)
-    said = dict(zip("abc", (tensor, voigt, tensor.ravel().tolist()), strict=True))
-    found = {name: Found(cell, {"stress": value}) for name, value in said.items()}
-    found["d"] = Found(Atoms("Cu"), {})
+    found = {
+        str(i): Found(cell, {"stress": value})
+        for i, value in enumerate((tensor, voigt, tensor.ravel().tolist()))
+    }
     described = Target(level="graph", dim=dim, unit="eV/Å^3")
-    read = every_label(found, "stress", described, ["stress"])
+    read = every_label(found | {"d": Found(Atoms("Cu"), {})}, "stress", described, ["stress"])
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
     assert np.isnan(read[3]).all(), "a molecule has none"
-    found["d"] = Found(cell, {})
     with pytest.raises(InputError, match="d: its label of stress"):
-        every_label(found, "stress", described, ["stress"])
-
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(run, monkeypatch, capsys):
-    """Runs `hydragnn-flow evaluate`: its exit code, and what it says."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["hydragnn-flow", "evaluate", str(run), *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capsys.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
+        every_label(found | {"d": Found(cell, {})}, "stress", described, ["stress"])
 
 
 def test_the_command_prints_a_table_and_writes_it(
-    command, ensemble, alloy_store, structures, tmp_path
+    flow, run, ensemble, alloy_store, structures, tmp_path
 ):
     expected = evaluate(ensemble, alloy_store, split="testset")
+    of_store = ["evaluate", run, alloy_store.path, "--split", "testset", "-o"]
     csv, file = tmp_path / "measures.csv", tmp_path / "measures.json"
-    code, said, wrong = command(alloy_store.path, "--split", "testset", "-o", csv)
+    code, said, wrong = flow(*of_store, csv)
     assert code == 0, wrong
     assert "[meV/atom]" in said and "80 % interval holds" in said
     assert re.search(r"\] +structures +5 ", said)
     assert said.splitlines()[-1] == str(csv)
     table = pd.read_csv(csv)
-    assert list(table) == [
-        *("target", "unit", "structures", "values", "measure", "value", "lo", "hi")
-    ]
     assert list(dict.fromkeys(table["target"])) == TARGETS
     for row in table.itertuples():
         told = (row.value, row.lo, row.hi)
         assert told == pytest.approx(expected[row.target].measures[row.measure], nan_ok=True)
-    assert command(alloy_store.path, "--split", "testset", "-o", file)[0] == 0
+        of_target = expected[row.target]
+        told = (row.unit, row.structures, row.values)
+        assert told == (of_target.unit, of_target.structures, of_target.values)
+    assert flow(*of_store, file)[0] == 0
     assert json.loads(file.read_text()).keys() == expected.keys()
     new = tmp_path / "new.extxyz"
     write(new, renamed(structures))
-    code, said, wrong = command(new, *(f"--key={target}={key}" for target, key in KEYS.items()))
+    keys = (f"--key={target}={key}" for target, key in KEYS.items())
+    code, said, wrong = flow("evaluate", run, new, *keys)
     assert code == 0 and "forces" in said, wrong
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["{store}", "-o", "{folder}/a.parquet"], "must end in .csv or .json"),
-        (["{store}", "-o", "{folder}/no/a.csv"], "there is no directory"),
-        (["{store}", "--key", "energy"], "--key energy: must be TARGET=KEY"),
-        (["{store}", "--split", "test"], "no split 'test'"),
-        (["{folder}/nowhere"], "does not exist; correct the path"),
-        (["{folder}"], "holds no file of structures"),
-    ],
-)
-def test_the_command_refuses_in_a_sentence(command, alloy_store, tmp_path, words, says):
-    filled = [word.format(store=alloy_store.path, folder=tmp_path) for word in words]
-    code, said, wrong = command(*filled)
-    assert code == 2 and said == ""
-    assert says in wrong and wrong.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+def test_the_command_refuses_in_a_sentence(flow, run, alloy_store, tmp_path):
+    for words, says in (
+        (["-o", tmp_path / "a.parquet"], "must end in .csv or .json"),
+        (["-o", tmp_path / "no" / "a.csv"], "there is no directory"),
+        (["--key", "energy"], "--key energy: must be TARGET=KEY"),
+    ):
+        code, said, wrong = flow("evaluate", run, alloy_store.path, *words)
+        assert code == 2 and said == ""
+        assert says in wrong and wrong.count("\n") == 1
+        assert not list(tmp_path.iterdir())

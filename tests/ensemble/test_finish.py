@@ -1,4 +1,4 @@
-"""The end of a campaign: calibrated on validation data, tested once, told as it was."""
+"""The end of a campaign: how much members count, what calibrates, tested once, told as it was."""
 
 import json
 from collections import Counter
@@ -9,12 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from ensemble_cases import untrained_ensemble
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import committee as members_module
 from hydragnn_flow.ensemble import finish as module
+from hydragnn_flow.ensemble.finish import combine_best
+from hydragnn_flow.ensemble.selection import Judged
+from hydragnn_flow.ensemble.uncertainty.calibration import folds
+from hydragnn_flow.ensemble.uncertainty.distribution import combine, combine_noise
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.measures.criterion import trivial_errors
 from hydragnn_flow.training.predict import KEY, kept, predict_batches, split_batches
@@ -68,19 +74,16 @@ def test_checkpoints_are_not_in_memory_together(alloy_store, tmp_path, monkeypat
     assert alive and set(alive) <= {0, 1}, "the one before may go when the next has come"
 
 
-def test_errors_are_those_of_the_tables(alloy_store, tmp_path):
-    untrained_ensemble(tmp_path, alloy_store)
-    summary = json.loads((tmp_path / "ensemble" / "ensemble.json").read_text())
+def test_errors_are_those_of_the_tables(run, alloy_store):
+    summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
     best = summary["best_member"]
     assert [member["reason"] for member in summary["members"]] == ["", "diverged"]
-    table = pd.read_parquet(tmp_path / "predictions" / "test.parquet")
-    found = summary["test"]["energy"]
+    table = pd.read_parquet(run / "predictions" / "test.parquet")
+    found, n_atoms = summary["test"]["energy"], alloy_store["testset"].n_atoms
     for column, who in (("energy_mean", "ensemble"), (f"energy_member_{best}", "best_member")):
         error = (table[column] - table["energy"]).abs()
         assert found[f"mae_{who}"] == pytest.approx(error.mean())
-        assert found[f"mae_per_atom_{who}"] == pytest.approx(
-            np.mean(error / alloy_store["testset"].n_atoms)
-        )
+        assert found[f"mae_per_atom_{who}"] == pytest.approx(np.mean(error / n_atoms))
     inside = table["energy"].between(table["energy_lo"], table["energy_hi"])
     assert found["coverage"] == pytest.approx(inside.mean())
 
@@ -103,22 +106,120 @@ def test_the_best_member_has_the_smallest_criterion(alloy_store, tmp_path):
 
 
 def test_a_split_of_its_own_calibrates_and_no_other_does(tmp_path):
-    data = DataConfig.model_validate(
-        {
-            "source": {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]},
-            "split": {"val": 0.1, "test": 0.2, "calibration": 0.3},
-        }
-    )
+    source = {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]}
+    split = {"val": 0.1, "test": 0.2, "calibration": 0.3}
+    data = DataConfig.model_validate({"source": source, "split": split})
     store = prepare_store(data, 4.0, None, 0, tmp_path / "store.gs")
-    assert {name: len(store[name]) for name in store.splits} == {
-        "trainset": 12,
-        "valset": 3,
-        "calibrationset": 9,
-        "testset": 6,
-    }
+    sizes = {"trainset": 12, "valset": 3, "calibrationset": 9, "testset": 6}
+    assert {name: len(store[name]) for name in store.splits} == sizes
     assert set(store.manifest.provenance["division"]["graphs"]) == set(store.splits)
     untrained_ensemble(tmp_path / "run", store)
     summary = json.loads((tmp_path / "run" / "ensemble" / "ensemble.json").read_text())
     assert summary["calibrated_on"] == {"split": "calibrationset", "structures": 9}
     for calibration in summary["calibration"].values():
         assert calibration["scores"][0][0]["structures"] == 9
+
+
+def drawn(scales, seed, power=1, n=120):
+    random = np.random.default_rng(seed)
+    residuals = np.array(scales)[:, None] * random.standard_t(3, size=(len(scales), n))
+    return Judged(residuals, np.full(n, 1 / n), power)
+
+
+def loss(judged, weights):
+    return float(judged.criterion(weights @ judged.residuals))
+
+
+scales = st.lists(st.floats(0.1, 10), min_size=2, max_size=6)
+
+
+def test_independent_members_count_by_their_variance():
+    random = np.random.default_rng(3)
+    residuals = random.normal(size=(2, 20000)) * np.array([[1.0], [2.0]])
+    for power in (1, 2):
+        found = combine_best(
+            Judged(residuals, np.full(20000, 1 / 20000), power), folds(20000), "weighted", False
+        )
+        np.testing.assert_allclose(found.weights, [0.8, 0.2], atol=0.02)
+
+
+def test_a_few_wild_atoms_do_not_decide():
+    """The quickstart's fault: 5 of 1,532 atoms silenced the member that was better on the rest."""
+    random = np.random.default_rng(4)
+    residuals = random.normal(size=(2, 1500)) * np.array([[1.0], [1.5]])
+    residuals[0, :5] = 60
+    shares = np.full(1500, 1 / 1500)
+    squares, absolute = (
+        combine_best(Judged(residuals, shares, power), folds(1500), "weighted", False).weights
+        for power in (2, 1)
+    )
+    assert squares[0] < 0.4 and absolute[0] > 0.5
+
+
+@settings(deadline=None, max_examples=15)
+@given(scales, st.integers(0, 50), st.sampled_from([1, 2]), st.booleans())
+def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_one(
+    s, seed, power, median
+):
+    judged = drawn(s, seed, power)
+    found = combine_best(judged, folds(120), "auto", median)
+    best = float(judged.criterion(judged.residuals).min())
+    if found.aggregation == "median":
+        assert median
+        assert judged.criterion(np.median(judged.residuals, axis=0)) <= best * 1.2
+    else:
+        assert loss(judged, found.weights) <= best * 1.2
+    assert found.weights.sum() == pytest.approx(1) and found.weights.min() > 0
+
+
+def test_members_alike_all_count_although_one_is_the_best_of_few_structures():
+    """Si with 24 structures: four networks that err alike, and one that errs 4 % less there."""
+    random = np.random.default_rng(5)
+    common = random.normal(size=24)
+    errors = [common + 0.2 * random.normal(size=24) for _ in range(4)]
+    judged = Judged(np.stack([0.96 * errors[0], *errors[1:]]), np.full(24, 1 / 24))
+    found = combine_best(judged, folds(24), "auto", median=False)
+    assert found.weights.min() > 0.1
+
+
+def test_what_is_asked_for_is_done():
+    judged = drawn([0.01, 5.0, 5.0], seed=0)
+    assert combine_best(judged, folds(120), "uniform", True).weights == pytest.approx(1 / 3)
+    assert combine_best(judged, folds(120), "median", True).aggregation == "median"
+    weighted = combine_best(judged, folds(120), "weighted", True)
+    assert weighted.weights[0] > 0.9
+    assert set(weighted.scores) == {"weighted", "uniform", "median"}
+    np.testing.assert_allclose(weighted.fold_weights.sum(axis=1), 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("asked", ["auto", "weighted", "uniform"])
+@pytest.mark.parametrize("wild", [np.nan, np.inf])
+def test_a_member_without_a_finite_criterion_does_not_count(wild, asked):
+    good = drawn([1.0, 1.2], seed=2)
+    judged = Judged(np.vstack([good.residuals, np.full(120, wild)]), good.shares)
+    found = combine_best(judged, folds(120), asked, median=True)
+    alone = combine_best(good, folds(120), asked, median=True)
+    np.testing.assert_array_equal(found.weights, [*alone.weights, 0.0])
+    assert found.aggregation == alone.aggregation and found.scores == pytest.approx(alone.scores)
+    # One structure says it all as well, and that the other folds do not know.
+    judged.residuals[2, 1:] = 1.0
+    found = combine_best(judged, folds(120), asked, median=True)
+    np.testing.assert_array_equal(found.weights[2], 0.0)
+    assert np.isfinite(found.weights).all() and found.weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_members_count_alike_if_no_criterion_is_finite():
+    judged = Judged(np.full((4, 30), np.nan), np.full(30, 1 / 30))
+    found = combine_best(judged, folds(30), "auto", median=True)
+    np.testing.assert_array_equal(found.weights, 0.25)
+    np.testing.assert_array_equal(found.fold_weights, 0.25)
+
+
+def test_a_member_without_weight_does_not_spoil_the_others():
+    members = np.array([[1.0, 2.0], [3.0, 2.0], [np.nan, np.inf]])
+    found = combine(members, np.array([0.5, 0.5, 0.0]))
+    np.testing.assert_allclose(found, combine(members[:2], np.array([0.5, 0.5])))
+    np.testing.assert_array_equal(combine(members, np.array([1.0, 0, 0])), [[1, 2], [0, 0]])
+    np.testing.assert_array_equal(combine_noise(members, np.array([1.0, 0, 0])), [1, 2])

@@ -65,18 +65,9 @@ def test_a_plan_stays_until_something_else_is_asked_for(tmp_path, monkeypatch):
     for number in range(3):
         ase.io.write(data / f"many-{number}.cif", bulk("Au"))
     out = data / "out.csv"
-    asked = Asked(
-        run="run",
-        ensemble="digest",
-        without=(),
-        coverage=0.9,
-        data_set=None,
-        data=str(data),
-        split=None,
-        members=False,
-        structures=False,
-        outs=(str(out),),
-    )
+    of_run = {"run": "run", "ensemble": "digest", "without": (), "data_set": None}
+    of_data = {"data": str(data), "split": None, "outs": (str(out),)}
+    asked = Asked(coverage=0.9, members=False, structures=False, **of_run, **of_data)
 
     def planned(gcds=1, **changes):
         return plan(folder, replace(asked, **changes), Files(data, None, [out]), gcds)

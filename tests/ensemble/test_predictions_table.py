@@ -1,24 +1,27 @@
-"""The predictions table: columns, units, order, ids, round trips."""
+"""The predictions table: columns, units, order, ids, round trips; and extended XYZ."""
 
-import re
-from pathlib import Path
+from io import StringIO
+from typing import Any
 
+import ase.io
 import numpy as np
 import pandas as pd
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.spacegroup import crystal
 from calibration_cases import plain
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.predictions.table import TargetValues, build_tables
+from hydragnn_flow.ensemble.predictions.table import TargetValues, build_tables, extended_xyz
 from hydragnn_flow.ensemble.uncertainty.distribution import distribution
 
 ENERGY = {"energy": Target(level="graph", dim=1, unit="eV")}
 FORCES = {"forces": Target(level="node", dim=3, unit="eV/Å")}
 PARTS = ("mean", "std", "spread", "epistemic_std", "lo", "hi")
 OWN = ("graph_id", "node_index", "note", "flagged")
-PAGE = Path(__file__).parents[2] / "docs" / "run-directory.md"
 
 
-def tables(ids, n_atoms, targets=(ENERGY | FORCES), labelled=True, members=False, **origins):
+def tables(ids, n_atoms, targets=(ENERGY | FORCES), labelled=True, members=False):
     """Tables of random predictions of three members."""
     rng = np.random.default_rng(len(ids))
     rows, values = {"graph": len(ids), "node": sum(n_atoms)}, {}
@@ -28,7 +31,7 @@ def tables(ids, n_atoms, targets=(ENERGY | FORCES), labelled=True, members=False
         labels = found[0] + 1 if labelled else None
         wanted = dict(enumerate(found)) if members else {}
         values[name] = TargetValues(target, predicted, labels, wanted)
-    about, n = {**origins, "graph_id": np.array(ids, np.int64)}, np.array(n_atoms, np.int64)
+    about, n = {"graph_id": np.array(ids, np.int64)}, np.array(n_atoms, np.int64)
     return build_tables(about, n, values, 0.9, [""] * len(ids), np.zeros(len(ids), bool))
 
 
@@ -44,24 +47,21 @@ def test_columns_are_those_of_the_contract():
         np.testing.assert_allclose(table[f"{t}_error"], table[f"{t}_mean"] - table[t])
         of_members = table[[f"{t}_member_{k}" for k in range(3)]]
         np.testing.assert_allclose(table[f"{t}_mean"], of_members.mean(axis=1))
-    plain_tables = tables([0], [2], labelled=False)
-    assert list(plain_tables.graphs) == [*OWN[:1], *OWN[2:], *(f"energy_{part}" for part in PARTS)]
-    told = re.findall(r"`(t_?\w*)(?:<k>)?`", PAGE.read_text(encoding="utf-8"))
-    assert {f"t{suffix}".rstrip("012") for suffix in suffixes} | {"t_aleatoric_std"} <= {*told}
-
-
-def test_a_level_without_targets_has_no_table():
+        np.testing.assert_allclose(table[f"{t}_spread"], of_members.std(axis=1, ddof=1))
+    unlabelled = tables([0], [2], labelled=False)
+    assert list(unlabelled.graphs) == [*OWN[:1], *OWN[2:], *(f"energy_{part}" for part in PARTS)]
     assert tables([0], [2], ENERGY).nodes is None
     only = tables([0], [2], FORCES)
     assert list(only.graphs) == ["graph_id", "note", "flagged"] and only.nodes is not None
 
 
 def test_every_file_holds_the_table_and_parquet_its_units(tmp_path):
+    tables([1, 2], [1, 1]).save(tmp_path / "v.2")  # replaced below
     found = tables([7, 3, 5], [1, 4, 2], members=True)
-    written = found.save(tmp_path / "test")
+    written = found.save(tmp_path / "v.2")
     assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
     for name, table in found.by_name().items():
-        stored = pd.read_parquet(tmp_path / f"test{name}.parquet")
+        stored = pd.read_parquet(tmp_path / f"v.2{name}.parquet")
         pd.testing.assert_frame_equal(stored, table)
         assert stored.attrs == table.attrs and stored.attrs["coverage"] == 0.9
         assert stored.attrs["units"] == {
@@ -69,12 +69,49 @@ def test_every_file_holds_the_table_and_parquet_its_units(tmp_path):
             for column in table
             if column not in OWN
         }
-        read = pd.read_csv(tmp_path / f"test{name}.csv", keep_default_na=False)
+        read = pd.read_csv(tmp_path / f"v.2{name}.csv", keep_default_na=False)
         pd.testing.assert_frame_equal(read, table, check_dtype=False)
 
 
-def test_saving_again_replaces(tmp_path):
-    for ids in ([1, 2], [3]):
-        tables(ids, [1] * len(ids)).save(tmp_path / "out.v2", (".csv",))
-    assert {path.name for path in tmp_path.iterdir()} == {"out.v2.csv", "out.v2_nodes.csv"}
-    assert pd.read_csv(tmp_path / "out.v2.csv")["graph_id"].tolist() == [3]
+KEPT: dict[str, Any] = {
+    "counts": np.arange(3),
+    "vectors": np.eye(3),
+    "flags": np.array([True, False, True]),
+    "words": np.array(["CA", "N", "O2'"]),
+}
+LEFT_OUT: dict[str, Any] = {
+    "blank": np.array(["a", "b c", "d"]),
+    "empty": np.array(["", "b", "c"]),
+    "objects": np.array(["a b", 1, None], dtype=object),
+    "tensors": np.zeros((3, 3, 3)),
+    "complex": np.ones(3, complex),
+}
+
+
+def back(*structures):
+    return ase.io.read(StringIO(extended_xyz(structures)), ":", format="extxyz")
+
+
+def test_columns_come_back_or_are_left_out():
+    atoms = Atoms("Cu3", np.arange(9.0).reshape(3, 3))
+    atoms.arrays |= KEPT | LEFT_OUT
+    for found in back(atoms, atoms):
+        assert found.arrays.keys() == {"numbers", "positions", *KEPT}
+        for name in ("positions", *KEPT):
+            np.testing.assert_array_equal(found.arrays[name], atoms.arrays[name])
+    assert atoms.arrays.keys() >= LEFT_OUT.keys(), "the structure stays as it was"
+
+
+def test_remarks_of_several_lines_are_one():
+    atoms = Atoms("Cu", info={"remark": "2\nCu 1 1 1\r\nmore", "n": 3})
+    [one, _] = back(atoms, atoms)
+    assert one.info == {"remark": "2 Cu 1 1 1 more", "n": 3}
+    assert len(one) == 1 and atoms.info["remark"].count("\n") == 2
+
+
+def test_results_and_crystals_come_back():
+    atoms = crystal("Cu", [(0, 0, 0)], spacegroup=225, cellpar=[3.6, 3.6, 3.6, 90, 90, 90])
+    atoms.calc = SinglePointCalculator(atoms, energy=1.5, forces=np.ones((4, 3)))
+    [found] = back(atoms)
+    assert found.get_potential_energy() == 1.5
+    np.testing.assert_array_equal(found.get_forces(), 1)

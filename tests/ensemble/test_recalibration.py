@@ -2,61 +2,49 @@
 
 import json
 import shutil
-import sys
 
+import console_cases
 import numpy as np
 import pytest
-from ase.build import bulk
-from ase.calculators.emt import EMT
 from ase.io import write
 from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import Ensemble, InputError, cli
+from hydragnn_flow import Ensemble, InputError
 from hydragnn_flow.ensemble import recalibrate
 from hydragnn_flow.ensemble.ensemble import export_ensemble
 from hydragnn_flow.ensemble.uncertainty.calibration import FILE
 from hydragnn_flow.report.html import model_card
 
 
-@pytest.fixture(scope="module")
-def finished(alloy_store, tmp_path_factory):
-    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
-
-
 @pytest.fixture
-def run(finished, tmp_path):
+def run(run, tmp_path):
     """A copy to calibrate."""
-    return shutil.copytree(finished, tmp_path / "run")
+    return shutil.copytree(run, tmp_path / "run")
 
 
 @pytest.fixture
 def structures():
-    """Nine labelled structures."""
-    found = []
-    for seed in range(9):
-        atoms = bulk("Cu", cubic=True)
-        atoms.rattle(0.1, seed=seed)
-        atoms.calc = EMT()
-        atoms.get_forces()
-        found.append(atoms)
-    return found
+    return console_cases.structures(9)
 
 
 def test_means_stay_and_intervals_hold_the_new_data(run, structures):
     before = Ensemble.load(run)
     summary = (run / "ensemble" / "ensemble.json").read_bytes()
+    with pytest.raises(InputError, match=r"3 structures: has 3 .* need at least 4"):
+        recalibrate(run, structures[:3])
+    assert not (run / "ensemble" / FILE).exists()
     assert recalibrate(run, structures) == {"energy": 9, "forces": 9}
     after = Ensemble.load(run)
     assert (run / "ensemble" / "ensemble.json").read_bytes() == summary
     assert after.calibrations != before.calibrations
     # Nine structures hold 0.9 at most, the five of the run 0.8.
     old, new = before.predict(structures), after.predict(structures, coverage=0.9)
-    assert old.graphs is not None and new.graphs is not None and new.nodes is not None
     assert (old.graphs["energy_mean"] == new.graphs["energy_mean"]).all()
     assert new.graphs["energy"].between(new.graphs["energy_lo"], new.graphs["energy_hi"]).all()
-    forces = [new.nodes[f"forces_{axis}"] for axis in "xyz"]
-    ends = [[new.nodes[f"forces_{axis}_{end}"] for axis in "xyz"] for end in ("lo", "hi")]
-    held = [force.between(lo, hi) for force, lo, hi in zip(forces, *ends, strict=True)]
+    held = [
+        new.nodes[name].between(new.nodes[f"{name}_lo"], new.nodes[f"{name}_hi"])
+        for name in ("forces_x", "forces_y", "forces_z")
+    ]
     assert np.mean(held) >= 0.85
     said = json.loads((run / "ensemble" / FILE).read_text())["content"]["calibrated_on"]
     assert said["structures"] == {"energy": 9, "forces": 9}
@@ -77,29 +65,20 @@ def test_a_target_without_labels_keeps_its_calibration(run, structures):
     assert any("forces" in line for line in said)
 
 
-def test_too_few_structures_are_refused_and_change_nothing(run, structures):
-    with pytest.raises(InputError, match=r"3 structures: has 3 .* 80 % need at least 4; give more"):
-        recalibrate(run, structures[:3])
-    assert not (run / "ensemble" / FILE).exists()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: text.replace('"floor": ', '"floor": 1', 1),
-        lambda text: json.dumps({**json.loads(text), "content": None}),
-        lambda text: "{}",
-    ],
-    ids=["cut", "edited", "empty", "no content"],
-)
-def test_a_damaged_calibration_is_named(run, structures, damage):
+def test_a_damaged_calibration_is_named(run, structures):
     recalibrate(run, structures)
     file = run / "ensemble" / FILE
-    file.write_text(damage(file.read_text()))
-    for read in (Ensemble.load, lambda path: model_card(path, "out")):
-        with pytest.raises(InputError, match=r"calibration\.json: is damaged .*; delete it"):
-            read(run)
+    text = file.read_text()
+    for damaged in (
+        text[: len(text) // 2],
+        text.replace('"floor": ', '"floor": 1', 1),
+        json.dumps({**json.loads(text), "content": None}),
+        "{}",
+    ):
+        file.write_text(damaged)
+        for read in (Ensemble.load, lambda path: model_card(path, "out")):
+            with pytest.raises(InputError, match=r"calibration\.json: is damaged .*; delete it"):
+                read(run)
 
 
 def test_another_ensemble_does_not_take_it_over(run, alloy_store, structures, tmp_path):
@@ -127,27 +106,17 @@ def test_an_export_has_it_and_can_be_calibrated_again(run, structures, tmp_path)
     assert Ensemble.load(tmp_path / "out").calibrations != Ensemble.load(run).calibrations
 
 
-def test_the_command(run, structures, tmp_path, monkeypatch, capsys):
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["hydragnn-flow", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capsys.readouterr()
-        return int(end.value.code or 0), said.out + said.err
-
-    file = tmp_path / "mine.extxyz"
+def test_the_command(run, structures, tmp_path, flow):
+    file, out = tmp_path / "mine.extxyz", tmp_path / "out.csv"
     write(file, structures)
-    code, said = call("recalibrate", run, file)
-    assert code == 0, said
+    code, said, wrong = flow("recalibrate", run, file)
+    assert code == 0, wrong
     assert "energy: calibrated on 9 structures" in said
     assert said.splitlines()[-1] == str(run / "ensemble" / FILE)
-    out = tmp_path / "out.csv"
-    code, said = call("predict", run, file, "-o", out, "--coverage", "0.5")
-    assert code == 0, said
-    assert "the 50 % interval" in said
-    code, said = call("predict", run, file, "-o", out, "--coverage", "0.99")
-    assert code == 2
-    assert "coverage = 0.99: needs 99 structures" in said
+    code, said, wrong = flow("predict", run, file, "-o", out, "--coverage", "0.5")
+    assert code == 0 and "the 50 % interval" in said, wrong
+    code, _, wrong = flow("predict", run, file, "-o", out, "--coverage", "0.99")
+    assert code == 2 and "coverage = 0.99: needs 99 structures" in wrong
 
 
 def test_a_link_to_somebody_elses_ensemble_is_not_written_through(run, structures, tmp_path):

@@ -1,15 +1,26 @@
-"""Which trials become members: strategies as functions of candidates' errors."""
+"""Which trials become members: strategies, and predictions as they lie in trials' folders."""
 
+import copy
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from campaign_cases import CONFIG
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from segment_cases import make_spec
 
+from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.run import Strategy
-from hydragnn_flow.ensemble.selection import Candidate, Judged, select_members
+from hydragnn_flow.ensemble import selection as module
+from hydragnn_flow.ensemble.selection import Candidate, Judged, choose_trials, select_members
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.segment import SegmentResult, TrainingOutcome
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, save_checkpoint
+from hydragnn_flow.training.measures.criterion import Criterion
+from hydragnn_flow.training.predict import KEY, kept
 
 STRATEGIES: tuple[Strategy, ...] = ("greedy", "top", "best_of_each_type")
 
@@ -31,11 +42,6 @@ def drawn(seed, k, power=1, n=60, together=0.5):
 def select(strategy, size, candidates, judged):
     residuals = {c.trial: row for c, row in zip(candidates, judged.residuals, strict=True)}
     return select_members(strategy, size, candidates, residuals, judged.shares, judged.power)
-
-
-def rows(selection, candidates, judged):
-    place = {candidate.trial: i for i, candidate in enumerate(candidates)}
-    return judged.rows([place[choice.trial] for choice in selection.chosen])
 
 
 @settings(deadline=None, max_examples=25)
@@ -71,37 +77,20 @@ def test_every_strategy_holds_its_promises(seed, k, size, strategy, power):
 def test_greedy_beats_the_best_trials_where_seeds_err_alike():
     """New seeds of five trials; errors of seeds of one have the correlation 0.6, of two 0.4."""
     random = np.random.default_rng(0)
-    means = dict.fromkeys(STRATEGIES, 0.0)
+    means = {"greedy": 0.0, "top": 0.0}
     for _ in range(10):
-        sizes = random.uniform(1, 2, 5)
         of_all, of_trial = random.laplace(size=(1, 1, 400)), random.laplace(size=(5, 1, 400))
-        errors = np.sqrt(0.4) * of_all + np.sqrt(0.2) * of_trial
-        errors = errors + np.sqrt(0.4) * random.laplace(size=(5, 5, 400))
-        errors *= sizes[:, None, None]
+        of_seed = random.laplace(size=(5, 5, 400))
+        errors = np.sqrt(0.4) * of_all + np.sqrt(0.2) * of_trial + np.sqrt(0.4) * of_seed
+        errors *= random.uniform(1, 2, (5, 1, 1))
         judged = Judged(errors[:, 0], np.full(400, 1 / 400))
         values = judged.criterion(judged.residuals)
         candidates = [Candidate(i, float(value), "ABCDE"[i]) for i, value in enumerate(values)]
-        for strategy in STRATEGIES:
+        for strategy in means:
             chosen = select(strategy, 4, candidates, judged).chosen
-            trained = Judged(
-                np.stack([errors[c.trial, 1 + c.repeat] for c in chosen]), judged.shares
-            )
-            means[strategy] += float(trained.criterion(trained.residuals.mean(axis=0))) / 10
+            trained = np.stack([errors[c.trial, 1 + c.repeat] for c in chosen])
+            means[strategy] += float(judged.criterion(trained.mean(axis=0)))
     assert means["greedy"] < means["top"]
-
-
-def test_greedy_takes_what_complements_and_not_what_is_second_best():
-    """Trials 0 to 3 err alike; trial 4 is worse alone, and errs otherwise."""
-    random = np.random.default_rng(0)
-    common, other = random.normal(size=(2, 400))
-    alike = [(1 + 0.01 * i) * common for i in range(4)]
-    judged = Judged(np.stack([*alike, 1.2 * other]), np.full(400, 1 / 400))
-    candidates = [
-        Candidate(i, float(value)) for i, value in enumerate(judged.criterion(judged.residuals))
-    ]
-    chosen = {choice.trial for choice in select("greedy", 2, candidates, judged).chosen}
-    assert 4 in chosen
-    assert {choice.trial for choice in select("top", 2, candidates, judged).chosen} == {0, 1}
 
 
 def test_a_trial_far_ahead_of_the_others_gets_several_seeds():
@@ -161,3 +150,93 @@ def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy):
     found = select(strategy, 3, candidates, judged)
     if strategy != "best_of_each_type":
         assert [choice.trial for choice in found.chosen[1:]] == [c.trial for c in others[:2]]
+
+
+TYPES = ["SchNet", "SchNet", "SchNet", "EGNN", "PNA"]
+
+
+@pytest.fixture
+def trials(tmp_path, alloy_store):
+    """Five trials: 0 to 2 err alike, 3 a little more and otherwise, 4 much more."""
+    split = alloy_store["valset"]
+    random = np.random.default_rng(0)
+    labels = {name: split.target(name) for name in ("energy", "forces")}
+    criterion = Criterion("mae", {"energy": 1.0, "forces": 1.0}, frozenset({"energy"}))
+    common, other, third = (
+        {name: random.normal(size=values.shape) for name, values in labels.items()}
+        for _ in range(3)
+    )
+    errors = [(common, 1.0), (common, 1.01), (common, 1.02), (other, 1.1), (third, 9.0)]
+    results = {}
+    for number, (error, size) in enumerate(errors):
+        predicted = {name: values + size * error[name] for name, values in labels.items()}
+        of_one = {name: values[None] for name, values in predicted.items()}
+        value = float(criterion.of_predictions(of_one, labels, split.n_atoms.astype(float))[0])
+        folder = tmp_path / str(number)
+        spec = make_spec(folder, alloy_store, 4, number=number)
+        outcome = TrainingOutcome(status="ok", best_val_error=value, best_epoch=4, checkpoint=FILE)
+        results[number] = [SegmentResult.of(spec, outcome)]
+        state = {"progress": {"best_val_error": value}, KEY: {split.name: kept(predicted, split)}}
+        save_checkpoint(folder / FILE, state)
+
+    def choose(size=2, failed=0, values=(0.0,) * 5, **ensemble):
+        content = copy.deepcopy(CONFIG)
+        content["ensemble"] |= {"size": size, **ensemble}
+        config = RunConfig.model_validate(content)
+        records = [
+            TrialRecord(number, "failed", {}, None, "diverged: loss is NaN")
+            if number < failed
+            else TrialRecord(number, "pruned", {"Architecture.mpnn_type": mpnn_type}, value)
+            for number, (mpnn_type, value) in enumerate(zip(TYPES, values, strict=True))
+        ]
+        selection, missing = choose_trials(
+            config.members,
+            config.network["Architecture"],
+            config.search.keep_checkpoints == "best",
+            records,
+            results,
+            lambda number: tmp_path / str(number),
+            split,
+            criterion,
+        )
+        return [choice.trial for choice in selection.chosen], missing
+
+    return choose, tmp_path
+
+
+def test_greedy_takes_what_complements_and_not_what_is_second_best(trials, monkeypatch):
+    choose, _ = trials
+    assert choose() == ([0, 3], [])
+    assert choose(strategy="top") == ([0, 1], [])
+    assert choose(3, strategy="best_of_each_type") == ([0, 3, 4], [])
+    # A part of many residuals says the same.
+    monkeypatch.setattr(module, "_MOST_RESIDUALS", 60)
+    assert choose() == ([0, 3], [])
+
+
+def test_the_best_by_the_criterion_are_read_whatever_the_objective_was(trials, monkeypatch):
+    choose, _ = trials
+    monkeypatch.setattr(module, "_MOST_TRIALS", 4)
+    # Of the first objective trial 4 is the best.
+    assert choose(values=[5.0, 4.0, 3.0, 2.0, 1.0]) == ([0, 3], [])
+
+
+def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(trials):
+    choose, folder = trials
+    file = folder / "0" / FILE
+    file.write_bytes(file.read_bytes()[:-10])
+    chosen, missing = choose()
+    assert missing == [0] and chosen[0] == 0
+    # Predictions of other weights are no better than none.
+    (folder / "4" / FILE).write_bytes((folder / "3" / FILE).read_bytes())
+    assert choose()[1] == [0, 4]
+    for number in range(5):
+        (folder / str(number) / FILE).unlink()
+    assert choose() == ([0, 1], [0, 1, 2, 3, 4])
+
+
+def test_why_there_are_too_few_is_said(trials):
+    choose, _ = trials
+    says = "ensemble.size = 3 is more than the 2 trials .*3 failed.* loss is NaN.* search.trials"
+    with pytest.raises(InputError, match=says):
+        choose(3, failed=3)

@@ -1,25 +1,22 @@
 """The watch of a dynamics: what it records, where it stops, what it refuses."""
 
-from typing import Any
-
 import ase.io
 import numpy as np
 import pytest
-from ase import Atoms, units
+from ase import units
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
 from ase.mep import NEB
 from ase.optimize import FIRE
-from ensemble_cases import lively_ensemble
 
 from hydragnn_flow import EnsembleCalculator, InputError, UncertaintyExceeded, UncertaintyWatch
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store, tmp_path_factory):
-    return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store, members=2)
+def ensemble(lively):
+    return lively
 
 
 @pytest.fixture
@@ -36,12 +33,11 @@ def dynamics(ensemble):
 def deviations(ensemble, atoms):
     """Largest of the forces [eV/Å], and that of the energy [eV per atom], from the tables."""
     tables = ensemble.predict(atoms)
-    assert tables.graphs is not None and tables.nodes is not None
     forces = tables.nodes[[f"forces_{axis}_std" for axis in "xyz"]].to_numpy()
-    return (
-        float(np.sqrt((forces**2).sum(axis=1)).max()),
-        float(tables.graphs["energy_std"].iloc[0]) / len(atoms),
-    )
+    return {
+        "forces_std": np.linalg.norm(forces, axis=1).max(),
+        "energy_std_per_atom": tables.graphs["energy_std"].item() / len(atoms),
+    }
 
 
 @pytest.mark.parametrize("which", ["forces_std", "energy_std_per_atom"])
@@ -51,7 +47,7 @@ def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_
     passed = []
     dynamics.attach(lambda: passed.append(dynamics.atoms.copy()), interval=2)
     dynamics.run(12)
-    of = [deviations(ensemble, atoms)[which == "energy_std_per_atom"] for atoms in passed]
+    of = [deviations(ensemble, atoms)[which] for atoms in passed]
     threshold = float(np.median(of))
     expected = [2 * k for k, deviation in enumerate(of) if deviation > threshold]
     assert 0 < len(expected) < len(of)
@@ -78,48 +74,40 @@ def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_
         assert frame.info["name"] == "first"
 
 
-@pytest.mark.parametrize("threshold", ["forces_std", "energy_std_per_atom"])
-def test_it_stops_there(dynamics, tmp_path, threshold):
+@pytest.mark.parametrize(
+    ("threshold", "says"),
+    [
+        ("forces_std", r"force on atom \d \(Cu\) .* eV/Å"),
+        ("energy_std_per_atom", "energy .* eV per atom"),
+    ],
+)
+def test_it_stops_there_and_nowhere_else(dynamics, tmp_path, threshold, says):
     file = tmp_path / "unsure.extxyz"
+    calm = UncertaintyWatch(dynamics, file=file, stop=True, **{threshold: 1e6})
+    calm()
+    assert calm.steps == [] and not file.exists()
     watch = UncertaintyWatch(dynamics, file=file, stop=True, **{threshold: 1e-6})
     dynamics.attach(watch, interval=3)
-    of = {
-        "forces_std": r"force on atom \d \(Cu\) .* eV/Å",
-        "energy_std_per_atom": "energy .* eV per atom",
-    }
-    with pytest.raises(UncertaintyExceeded, match=rf"step 0: the {of[threshold]}, above 1e-06; .*"):
+    with pytest.raises(UncertaintyExceeded, match=rf"step 0: the {says}, above 1e-06; .*"):
         dynamics.run(5)
     assert dynamics.nsteps == 0 and watch.steps == [0]
     assert len(ase.io.read(file, ":")) == 1
 
 
-def test_below_the_thresholds_nothing_happens(dynamics, tmp_path):
-    file = tmp_path / "unsure.extxyz"
-    watch = UncertaintyWatch(
-        dynamics, forces_std=1e6, energy_std_per_atom=1e6, file=file, stop=True
-    )
-    dynamics.attach(watch)
-    dynamics.run(2)
-    assert watch.steps == [] and not file.exists()
-
-
-def test_relaxations_of_the_cell_are_watched_too(ensemble, tmp_path):
-    atoms = bulk("Cu", cubic=True)
-    atoms.rattle(0.1, seed=0)
-    atoms.calc = EnsembleCalculator(ensemble)
+def test_relaxations_of_the_cell_are_watched_too(dynamics, tmp_path):
+    atoms = dynamics.atoms
     relaxation = FIRE(FrechetCellFilter(atoms), logfile=None)
     watch = UncertaintyWatch(relaxation, forces_std=1e-6, file=tmp_path / "unsure.extxyz")
     relaxation.attach(watch)
     relaxation.run(fmax=1e-9, steps=2)
     assert watch.steps == [0, 1, 2]
     last = ase.io.read(tmp_path / "unsure.extxyz", -1)
-    assert isinstance(last, Atoms)
     np.testing.assert_allclose(last.cell, atoms.cell, atol=1e-7)
 
 
 def test_a_structure_that_a_crash_cut_is_dropped(dynamics, tmp_path):
     file = tmp_path / "unsure.extxyz"
-    options: dict[str, Any] = {"forces_std": 1e-6, "file": file}
+    options = {"forces_std": 1e-6, "file": file}
     watch = UncertaintyWatch(dynamics, **options)
     watch()
     watch()
@@ -143,22 +131,23 @@ def test_another_file_is_not_touched(dynamics, tmp_path, content):
     assert file.read_text() == content
 
 
-def test_what_cannot_be_watched_is_refused(ensemble, dynamics, tmp_path):
-    for file in (tmp_path / "nowhere" / "unsure.extxyz", tmp_path):
-        with pytest.raises(InputError, match="is no file in a directory that is there"):
-            UncertaintyWatch(dynamics, forces_std=0.1, file=file)
-    with pytest.raises(InputError, match="to watch are missing; give forces_std"):
-        UncertaintyWatch(dynamics, stop=True)
-    with pytest.raises(InputError, match=r"nothing to do .* give file, stop or both"):
-        UncertaintyWatch(dynamics, forces_std=0.1)
-    for threshold in (0.0, -1.0, np.nan):
-        with pytest.raises(InputError, match=r"to watch are {'forces_std': .*above zero"):
-            UncertaintyWatch(dynamics, forces_std=threshold, stop=True)
+def test_what_cannot_be_watched_is_refused(dynamics, tmp_path):
     band = FIRE(NEB([bulk("Cu")] * 3, method="improvedtangent"), logfile=None)
-    with pytest.raises(InputError, match="FIRE is no relaxation or dynamics of one structure"):
-        UncertaintyWatch(band, forces_std=0.1, stop=True)
-    for calculator in (None, EMT()):
-        atoms = bulk("Cu")
-        atoms.calc = calculator
-        with pytest.raises(InputError, match=r"has no energy_std; give them an EnsembleCalculator"):
-            UncertaintyWatch(VelocityVerlet(atoms, 1.0), energy_std_per_atom=0.1, stop=True)
+    bare, of_emt = VelocityVerlet(bulk("Cu"), 1.0), VelocityVerlet(bulk("Cu"), 1.0)
+    of_emt.atoms.calc = EMT()
+    forces, energy = {"forces_std": 0.1}, {"energy_std_per_atom": 0.1}
+    for watched, asked, says in (
+        (dynamics, {**forces, "file": tmp_path / "nowhere" / "a.extxyz"}, "is no file in a dir"),
+        (dynamics, {**forces, "file": tmp_path}, "is no file in a directory"),
+        (dynamics, {"stop": True}, "to watch are missing; give forces_std"),
+        (dynamics, forces, "nothing to do .* give file, stop or both"),
+        *(
+            (dynamics, {"forces_std": limit, "stop": True}, "to watch are .*above zero")
+            for limit in (0.0, -1.0, np.nan)
+        ),
+        (band, {**forces, "stop": True}, "FIRE is no relaxation or dynamics of one structure"),
+        (bare, {**energy, "stop": True}, "has no energy_std; give them an EnsembleCalculator"),
+        (of_emt, {**energy, "stop": True}, "has no energy_std; give them an EnsembleCalculator"),
+    ):
+        with pytest.raises(InputError, match=says):
+            UncertaintyWatch(watched, **asked)

@@ -85,11 +85,16 @@ class AtOnce:
         return future
 
 
+def submit(pool: Blocks) -> None:
+    """Ask the scheduler for a block, and hear that it is submitted."""
+    pool.request(1)
+    pool.collect()
+
+
 def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
     """Connect so many blocks."""
     for block in range(number):
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         machine.connect(block, tasks)
     pool.refresh()
 
@@ -101,8 +106,7 @@ def listed(pool: Blocks, state: Any) -> None:
 
 def started(pool: Blocks, seconds_ago: float, *, running: bool = True) -> None:
     """A block that has run, or waited in the queue, for so long, and no worker of it."""
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     pool.record_states({pool.blocks[-1].job.number: JobState("running" if running else "pending")})
     pool.blocks[-1].entered -= seconds_ago
     pool.refresh()

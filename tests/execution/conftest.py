@@ -21,22 +21,17 @@ from hydragnn_flow.execution.workers.trainer_process import Trainers
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
 
 
-class Made:
-    """Trainer processes by the node that they are for."""
-
-    def __init__(self) -> None:
-        self.trainers: dict[Node, Trainers] = {}
-
-    def __call__(self, node: Node) -> Trainers:
-        return self.trainers.setdefault(node, Trainers(node))
-
-    def end(self) -> None:
-        for trainers in self.trainers.values():
-            end_all(trainers)
-        self.trainers.clear()
+_MADE: dict[Node, Trainers] = {}
 
 
-_MADE = Made()
+def _trainers_of(node: Node) -> Trainers:
+    return _MADE.setdefault(node, Trainers(node))
+
+
+def _end_all() -> None:
+    for trainers in _MADE.values():
+        end_all(trainers)
+    _MADE.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,23 +40,14 @@ def _end_trainers(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Files of the group `trainers` leave theirs to each other.
     """
-    worker.trainers_of = _MADE  # type: ignore[assignment]
+    worker.trainers_of = _trainers_of  # type: ignore[assignment]
     group = request.node.get_closest_marker("xdist_group")
     if group is not None and group.args == ("trainers",):
         yield
         return
-    _MADE.end()
+    _end_all()
     yield
-    _MADE.end()
-
-
-@pytest.fixture
-def own_trainers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For a test whose trainer processes are cold at first, or bound as for no other test."""
-    made = Made()
-    monkeypatch.setattr(worker, "trainers_of", made)
-    yield
-    made.end()
+    _end_all()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from parsl.curvezmq import ClientContext
 from parsl.executors.high_throughput.interchange import PKL_HEARTBEAT_CODE
 from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
 from parsl.executors.high_throughput.zmq_pipes import (
@@ -46,10 +45,6 @@ class Interchange:
         Silence after which a worker pool counts as lost [s].
     descriptors
         Soft limit of its file descriptors.
-    certificates
-        Directory of Parsl's certificates; nothing is encrypted without.
-    module
-        What is run.
     clock
         File with the seconds by which its wall clock is ahead; that of this machine if not given.
     """
@@ -59,13 +54,11 @@ class Interchange:
         folder: Path,
         threshold: float = 60.0,
         descriptors: int = 0,
-        certificates: str | None = None,
-        module: str = interchange.__name__,
         clock: Path | None = None,
     ) -> None:
-        self.tasks = TasksOutgoing("127.0.0.1", PORTS, certificates)
-        self.results = ResultsIncoming("127.0.0.1", PORTS, certificates)
-        self._commands = CommandClient("127.0.0.1", PORTS, certificates)
+        self.tasks = TasksOutgoing("127.0.0.1", PORTS)
+        self.results = ResultsIncoming("127.0.0.1", PORTS)
+        self._commands = CommandClient("127.0.0.1", PORTS)
         pipes = self.tasks, self.results, self._commands
         config = {
             "client_address": "127.0.0.1",
@@ -79,14 +72,14 @@ class Interchange:
             "heartbeat_threshold": threshold,
             "poll_period": 10,
             "logging_level": 30,
-            "cert_dir": certificates,
+            "cert_dir": None,
             "manager_selector": BlockIdManagerSelector(),
             "run_id": "run",
             "log_config": None,
             "_check_python_mismatch": True,
         }
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        of_process = ["-m", module] if clock is None else [str(STEPPED_CLOCK)]
+        of_process = ["-m", interchange.__name__] if clock is None else [str(STEPPED_CLOCK)]
         self.process = subprocess.Popen(
             [sys.executable, *of_process, str(os.getpid()), str(clock)],
             stdin=subprocess.PIPE,
@@ -122,12 +115,10 @@ class Interchange:
 
 
 @contextmanager
-def worker_pools(
-    port: int, number: int, certificates: str | None = None
-) -> Iterator[dict[str, Any]]:
+def worker_pools(port: int, number: int) -> Iterator[dict[str, Any]]:
     """Sockets of as many worker pools, by identifier; none has said anything."""
-    context = ClientContext(certificates)
-    context._ctx.set(zmq.MAX_SOCKETS, 2 * number)
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 2 * number)
     try:
         pools = {f"node{k}": context.socket(zmq.DEALER) for k in range(number)}
         for name, pool in pools.items():
@@ -138,7 +129,7 @@ def worker_pools(
         context.destroy(linger=0)
 
 
-def registration(name: str, workers: int = 8, drain_time: float = float("inf")) -> bytes:
+def registration(name: str, drain_time: float = float("inf")) -> bytes:
     """What a worker pool says first."""
     return pickle.dumps(
         {
@@ -146,8 +137,8 @@ def registration(name: str, workers: int = 8, drain_time: float = float("inf")) 
             "parsl_v": VERSION,
             "python_v": platform.python_version(),
             "packages": {},
-            "worker_count": workers,
-            "max_capacity": workers,
+            "worker_count": 8,
+            "max_capacity": 8,
             "uid": name,
             "block_id": "0",
             "start_time": time.time(),

@@ -2,31 +2,26 @@
 
 import time
 
-from block_cases import GCDS, NODES, have, listed
+from block_cases import GCDS, NODES, have, listed, submit
 
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.placement import Host
 
 
-def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool, machine):
+def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool, machine, monkeypatch):
     pool.demand = 9
     assert pool.needed == 2
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     assert (pool.standing, pool.needed) == (1, 2)  # a block that waits counts already
-    pool.demand = 0
-    assert pool.needed == 0
-
-
-def test_a_node_that_did_not_come_is_made_up_for(pool, machine, monkeypatch):
-    have(pool, machine, 1)
-    del machine.connected["node1-abc"]
+    machine.connect(0, nodes=1)
     pool.refresh()
     pool.demand = 8
     assert pool.needed == 1
     monkeypatch.setattr(WAITS, "connect", 0.0)
-    assert pool.needed == 2
+    assert pool.needed == 2  # a node that did not come is made up for
+    pool.demand = 0
+    assert pool.needed == 0
 
 
 def test_hosts_are_the_nodes_that_take_tasks(pool, machine):
@@ -76,25 +71,13 @@ def test_blocks_that_do_least_are_given_back_first(pool, machine):
     have(pool, machine, 2, tasks=1)
     for name in ("node2-abc", "node3-abc"):
         machine.connected[name] = machine.connected[name]._replace(tasks=0)
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     pool.refresh()
     pool.shrink(3)
     pool.refresh()
     assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
     pool.collect()
     assert [block.job.number for block in pool.blocks] == ["100"]
-
-
-def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(pool, machine):
-    have(pool, machine, 1, tasks=1)
-    pool.shrink(1)
-    assert not pool.blocks[0].leaving
-    machine.change(tasks=0)
-    pool.refresh()
-    pool.shrink(1)
-    pool.refresh()
-    assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, ["100"])
 
 
 def test_workers_that_answer_know_better_than_a_queue(pool, machine):
@@ -106,8 +89,7 @@ def test_workers_that_answer_know_better_than_a_queue(pool, machine):
 
 
 def test_one_answer_without_a_job_is_not_believed(pool, machine):
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     pool.record_states({"100": JobState("ended")})
     pool.record_states({"100": JobState("pending", "Priority")})
     pool.record_states({"100": JobState("ended")})
@@ -119,8 +101,7 @@ def test_one_answer_without_a_job_is_not_believed(pool, machine):
 
 def test_a_cancellation_that_was_not_heard_is_repeated(pool, machine):
     machine.takes_cancels = False
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     pool.shrink(1)
     pool.collect()
     assert (pool.total, pool.standing) == (1, 0)  # it still has its place
@@ -145,8 +126,7 @@ def test_a_job_whose_workers_are_gone_is_cancelled_and_again_at_the_end(pool, ma
 
 def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(pool, machine):
     """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     pool.shrink(1)
     pool.collect()
     machine.connect(0)

@@ -3,8 +3,7 @@
 import logging
 import time
 
-import pytest
-from block_cases import have, started
+from block_cases import have, submit
 
 from hydragnn_flow.execution.pools.parsl_executor import last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
@@ -42,29 +41,9 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(pool, machine, caplog):
     ]
 
 
-def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(pool, machine, caplog):
-    caplog.set_level(logging.INFO, "hydragnn_flow")
-    started(pool, WAITS.start + 5)
-    pool.request(1)
-    machine.refuses = "maintenance"
-    pool.request(1)
-    pool.collect()
-    assert [message for message in caplog.messages if "asks for" not in message][1:] == [
-        "block 0 (job 100) is running, 0 s old",
-        "block 0 (job 100) has ended: no worker came within 15 min of its start, 0 s old",
-        "block 0 (job 100) ended without a result or a checkpoint: no worker came within 15 min of "
-        "its start: no such interface",
-        "the last block ended without a result or a checkpoint (no worker came within 15 min "
-        "of its start: no such interface); the next is asked for in 0 s",
-        "block 1 (job 101) is submitted",
-        "the scheduler refused a block (maintenance); the next is asked for in 10 s",
-    ]
-
-
 def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, caplog):
     caplog.set_level(NOTICE, "hydragnn_flow")
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     machine.connect(0, nodes=1)
     pool.refresh()
     assert caplog.messages == []
@@ -77,34 +56,25 @@ def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, cap
         f"first; {pool.blocks[0].job.errors} may say why"
     )
     assert caplog.messages == [incomplete]
+    pool.record_states({"100": JobState("running", "suspended")})
     machine.connected.clear()
     for _ in range(3):
         pool.refresh()
     lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
-    assert caplog.messages == [incomplete, lost]
+    assert caplog.messages == [incomplete, f"{lost} (the scheduler says: suspended)"]
     assert [event for _, event in pool.events] == caplog.messages
 
 
-@pytest.mark.parametrize("reason", ["", "suspended"])
-def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(pool, machine, reason):
-    have(pool, machine, 1)
-    pool.record_states({pool.blocks[0].job.number: JobState("running", reason)})
-    pool.refresh()
-    machine.connected.clear()
-    pool.refresh()
-    lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
-    said = " (the scheduler says: suspended)" if reason else ""
-    assert pool.events[0][1] == lost + said
-
-
-def test_a_block_that_ends_with_its_job_is_not_told_of(pool, machine, caplog):
+def test_nodes_and_blocks_that_leave_as_their_job_ends_are_not_called_lost(pool, machine, caplog):
     caplog.set_level(NOTICE, "hydragnn_flow")
-    have(pool, machine, 1)
-    pool.blocks[0].entered -= 3600
-    pool.blocks[0].ends = time.monotonic() + 10
+    have(pool, machine, 1, tasks=1)
+    block, now = pool.blocks[0], time.monotonic()
+    block.entered, block.ends = now - 3600.0, now + 92.0  # two seconds more than nodes drain
+    del machine.connected["node1-abc"]
+    pool.refresh()
     machine.connected.clear()
     pool.refresh()
-    assert caplog.messages == []
+    assert block.gone is not None and caplog.messages == []
 
 
 def test_a_job_that_cannot_be_cancelled_is_told(pool, machine, monkeypatch, caplog):
@@ -114,15 +84,3 @@ def test_a_job_that_cannot_be_cancelled_is_told(pool, machine, monkeypatch, capl
     pool.cancel_all()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "did not cancel the jobs 100; cancel them yourself" in caplog.text
-
-
-def test_nodes_that_leave_as_their_job_ends_are_not_called_lost(pool, machine, caplog):
-    caplog.set_level(logging.INFO, "hydragnn_flow")
-    have(pool, machine, 1)
-    machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(tasks=1)
-    block = pool.blocks[0]
-    now = time.monotonic()
-    block.entered, block.ends = now - 3600.0, now + 92.0  # two seconds more than nodes drain
-    del machine.connected["node1-abc"]
-    pool.refresh()
-    assert not any("sign of life" in message for message in caplog.messages)

@@ -1,7 +1,7 @@
 """Blocks on nodes that are bad, lost or excluded."""
 
 import pytest
-from block_cases import GCDS, have, spoil
+from block_cases import GCDS, have, spoil, submit
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools.block import NodeHealth
@@ -17,25 +17,10 @@ def test_a_bad_node_gets_no_more_tasks_where_there_are_others(pool, machine):
     assert machine.connected["node0-abc"].held
     spoil(health, "node1")
     assert pool.keep_off(health) == []  # it is all there is
-
-
-def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(pool, machine):
-    health = NodeHealth()
-    have(pool, machine, 1)
-    for node in ("node0", "node1"):
-        health.condemn(node, "it has no GPU")
-        health.record(node, "work", True)  # what was there before may still come to a good end
-    assert pool.keep_off(health) == ["node0", "node1"]
+    health.condemn("node1", "it has no GPU")
+    health.record("node1", "work", True)  # what was there before may still come to a good end
+    assert pool.keep_off(health) == ["node1"], "a node of no use is not even tried"
     assert pool.workers == 0
-
-
-def test_a_block_of_bad_nodes_is_given_back(pool, machine):
-    have(pool, machine, 2)
-    health = NodeHealth()
-    spoil(health, "node0", "node1")
-    pool.keep_off(health)
-    pool.refresh()
-    assert machine.cancelled == ["100"]
 
 
 def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
@@ -43,8 +28,7 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
     have(pool, machine, 1, tasks=1)
     health = NodeHealth()
     spoil(health, "node2", "node3")
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     machine.connect(1)
     pool.refresh()
     pool.keep_off(health)
@@ -84,8 +68,7 @@ def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(pool, mac
     pool.demand = 2 * GCDS
 
     def come_with_one():
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         machine.connect(len(machine.launched) - 1, nodes=1)
         pool.refresh()
         pool.renew()
@@ -104,8 +87,7 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool, machine):
     pool.exclude(["node0"])
     assert machine.excluded == ["node0"]
     machine.refuses = "sbatch: error: Requested node configuration is not available"
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     assert machine.excluded == []
     pool.request(1)
     with pytest.raises(InputError, match="node configuration"):

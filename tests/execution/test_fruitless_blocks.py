@@ -1,10 +1,9 @@
 """Blocks that end without having done anything, and schedulers that refuse them."""
 
-import time
 from typing import Any
 
 import pytest
-from block_cases import GCDS, NODES, AtOnce, have, listed, started
+from block_cases import GCDS, NODES, AtOnce, have, listed, started, submit
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import block as patience
@@ -13,11 +12,15 @@ from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, Refused
 from hydragnn_flow.execution.pools.waits import WAITS
 
 
-@pytest.mark.parametrize("work", ["none came", "a task was done", "it drained", "a checkpoint"])
-def test_only_blocks_that_were_for_nothing_count_against_a_site(pool, machine, work):
+@pytest.mark.parametrize(
+    "work", ["none came", "a task was done", "it drained", "a checkpoint", "for long"]
+)
+def test_only_blocks_that_were_for_nothing_count_against_a_site(pool, machine, monkeypatch, work):
+    """Segments of hours end in no block whose job is preempted, and get on all the same."""
+    if work == "for long":
+        monkeypatch.setattr(WAITS, "work", -1.0)
     for number in range(2 * patience.MOST_FRUITLESS):
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         machine.connect(number, tasks=0 if work == "none came" else 1)
         pool.refresh()
         if work == "a task was done":
@@ -35,8 +38,7 @@ def test_only_blocks_that_were_for_nothing_count_against_a_site(pool, machine, w
 
 def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(pool, machine):
     def lose_another():
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         machine.connect(len(machine.launched) - 1, tasks=1)
         pool.refresh()
         machine.connected.clear()
@@ -53,28 +55,12 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
 def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(pool, machine, monkeypatch):
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         monkeypatch.setattr(WAITS, "fruitless", 60.0 * (number == 4))
         listed(pool, "ended")
         assert (pool.total, len(machine.launched)) == (1, number + 1)
     pool.request(1)
     assert len(machine.launched) == 5  # but ever more seldom
-
-
-def test_a_block_that_was_at_work_for_long_was_not_for_nothing(pool, machine, monkeypatch):
-    """Segments of hours end in no block whose job is preempted, and get on all the same."""
-    monkeypatch.setattr(WAITS, "work", 0.0)
-    for number in range(2 * patience.MOST_FRUITLESS):
-        pool.request(1)
-        pool.collect()
-        machine.connect(number, tasks=1)
-        pool.refresh()
-        time.sleep(0.01)
-        machine.connected.clear()
-        pool.refresh()
-        listed(pool, "ended")
-    assert pool.total == 0
 
 
 def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(pool, machine):
@@ -118,13 +104,11 @@ def test_large_blocks_are_given_more_time(machine, monkeypatch):
 
 def test_refusals_beside_a_job_that_waits_are_put_up_with(pool, machine):
     """A queue may let a user have one job at a time, and that may wait for days."""
-    pool.request(1)
-    pool.collect()
+    submit(pool)
     machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     for _ in range(3 * patience.MOST_REFUSALS):
         pool.patience._not_before = 0.0
-        pool.request(1)
-        pool.collect()
+        submit(pool)
     assert pool.total == 1
     assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
 
@@ -133,8 +117,7 @@ def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(poo
     pool.exclude(["node7"])  # bad nodes that are remembered are no reason for silence
     machine.refuses, machine.refusal = "Unable to contact slurm controller", NoAnswer
     for _ in range(patience.MOST_REFUSALS):
-        pool.request(1)
-        pool.collect()
+        submit(pool)
         assert "the scheduler does not answer (Unable to contact" in pool.patience.trouble
         assert not pool.patience.may_request
         pool.patience._not_before = 0.0
@@ -145,11 +128,8 @@ def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(poo
 
 
 def test_a_scheduler_that_answers_at_last_with_a_refusal_ends_the_campaign(pool, machine):
-    for refusal in (NoAnswer, Refused):
-        machine.refuses, machine.refusal = "sbatch: error: Invalid account", refusal
-        pool.patience._not_before = 0.0
-        pool.request(1)
-        if refusal is NoAnswer:
-            pool.collect()
+    machine.refuses, machine.refusal = "sbatch: error: Invalid account", NoAnswer
+    submit(pool)
+    machine.refusal, pool.patience._not_before = Refused, 0.0
     with pytest.raises(InputError, match="gets no workers: sbatch: error: Invalid account; see"):
-        pool.collect()
+        submit(pool)

@@ -1,31 +1,27 @@
 """A driver gives back its batch jobs whatever ends it, and only its own; Slurm is faked."""
 
-import shutil
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from parsl.executors.high_throughput import executor as parsl_executor
 from pool_cases import PATIENCE, site, update_until
 from signal_cases import send, together
 
-from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import parsl_executor as our_executor
 from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.scheduler import JobState
-from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE, read_workers, remembered_nodes
+from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE, read_workers
 from hydragnn_flow.files import write_json
 
 pytestmark = pytest.mark.xdist_group("processes")
-Install = Callable[[str, str], None]
 SLURM = replace(site(), scheduler="slurm")
+NODE: Any = {"node": {"gcds": 2, "device": "cpu", "memory_gib": 4}, "interface": "lo"}
 
 
 @pytest.fixture
@@ -40,9 +36,10 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(tmp_path
     install("squeue", "echo '77|PENDING|Priority|1:00|/somewhere/else'")
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
     install("sacct", f"touch {tmp_path}/asked; sleep 600")  # a database that hangs; nobody needs it
-    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
-    slurm = load_site("slurm", node=node, interface="lo")
-    with pytest.raises(SystemExit) as left, Pool(slurm, tmp_path / "run" / "parsl") as pools:
+    with (
+        pytest.raises(SystemExit) as left,
+        Pool(load_site("slurm", **NODE), tmp_path / "run" / "parsl") as pools,
+    ):
         update_until(pools, lambda: pools._blocks.blocks, 1)
         send(signal.SIGTERM)
         time.sleep(60)
@@ -59,13 +56,10 @@ def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(tmp_path, 
         "squeue", f'! [ -e {tmp_path}/taken ] || echo "88|PENDING|x|1:00|$(cat {tmp_path}/taken)"'
     )
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
-    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
-    slurm = load_site("slurm", node=node, interface="lo")
-    with Pool(slurm, tmp_path / "run" / "parsl") as pools:
+    with Pool(load_site("slurm", **NODE), tmp_path / "run" / "parsl") as pools:
         pools.update(1)
-        pools._scheduler_thread.submit(int).result(
-            PATIENCE
-        )  # it has no answer, which nobody has heard
+        # It has no answer, which nobody has heard.
+        pools._scheduler_thread.submit(int).result(PATIENCE)
     assert (tmp_path / "cancelled").read_text().split() == ["88"]
 
 
@@ -88,41 +82,28 @@ def test_signals_that_come_together_leave_no_job(tmp_path, quiet, monkeypatch, f
     assert read_workers(tmp_path / "run")
 
 
-def left_behind(run, start="000"):
-    """The script of a job that a driver left in the queue."""
-    script = run / "parsl" / start / "submit_scripts" / "parsl.gcd.block-0.1795300124.82"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.touch()
-    return str(script)
+SCRIPT = "submit_scripts/parsl.gcd.block-0.1795300124.82"
 
 
-@pytest.fixture
-def cancelled(tmp_path, install, quiet):
-    """Starts and ends the pools of a run while Slurm lists such jobs; returns those cancelled."""
-
-    def start(run, *listed):
-        (tmp_path / "listed").write_text("".join(f"{line}\n" for line in listed))
-        (tmp_path / "cancelled").write_text("")
-        install("squeue", f"cat {tmp_path}/listed")
-        install("scancel", f"echo $* >> {tmp_path}/cancelled")
-        with Pool(SLURM, run / "parsl") as pools:
-            pools._scheduler_thread.submit(int).result(
-                PATIENCE
-            )  # what was asked of it before is done
-        return (tmp_path / "cancelled").read_text().split()
-
-    return start
-
-
-def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(tmp_path, cancelled):
+def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(tmp_path, install, quiet):
+    """Not those of the run of which this is a copy, nor of a driver that has replaced this one."""
+    parsl = tmp_path / "run" / "parsl"
+    (parsl / "000").mkdir(parents=True)
     listed = [
-        f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}",
+        f"101|RUNNING|None|1:00|{parsl}/000/{SCRIPT}",
         "102|PENDING|Priority|1:00|/usr/bin/somebodys.sh",
         "103|PENDING|Priority|1:00|",
         "104|PENDING|Priority|1:00|(null)",
-        f"105|PENDING|Priority|1:00|{tmp_path}/run/parsl/000",
+        f"105|PENDING|Priority|1:00|{parsl}/000",
+        f"106|RUNNING|None|1:00|{tmp_path}/original/parsl/000/{SCRIPT}",
+        f"107|RUNNING|None|1:00|{parsl}/007/{SCRIPT}",
     ]
-    assert cancelled(tmp_path / "run", *listed) == ["101"]
+    (tmp_path / "listed").write_text("".join(f"{line}\n" for line in listed))
+    install("squeue", f"cat {tmp_path}/listed")
+    install("scancel", f"echo $* >> {tmp_path}/cancelled")
+    with Pool(SLURM, parsl) as pools:
+        pools._scheduler_thread.submit(int).result(PATIENCE)  # what it was asked before is done
+    assert (tmp_path / "cancelled").read_text().split() == ["101"]
 
 
 def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
@@ -135,23 +116,12 @@ def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
     install("squeue", "true")
     with Pool(SLURM, tmp_path / "run" / "parsl") as pools:
         pools._scheduler_thread.submit(int).result(PATIENCE)  # what the start asked is answered
-        script = left_behind(tmp_path / "run", pools._directory.name)
+        script = pools._directory / SCRIPT
         install("squeue", f'for job in 101 102; do echo "$job|RUNNING|None|1:00|{script}"; done')
         job = BatchJob("0", "101", "name", tmp_path / "errors")
         pools._blocks.ended.append(Block(job))
         assert set(pools._ask_states(["102"])) == {"102"}
         assert (tmp_path / "cancelled").read_text().split() == ["101"]
-
-
-def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(tmp_path, cancelled):
-    job = f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}"
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert cancelled(tmp_path / "copy", job) == []
-
-
-def test_a_driver_that_was_replaced_cancels_none_of_its_successors_jobs(tmp_path, cancelled):
-    script = tmp_path / "run" / "parsl" / "007" / "submit_scripts" / "parsl.gcd.block-0.1"
-    assert cancelled(tmp_path / "run", f"101|RUNNING|None|1:00|{script}") == []
 
 
 def test_a_disk_that_is_away_is_no_reason_to_stop(tmp_path, quiet, install, monkeypatch):
@@ -186,23 +156,3 @@ def test_bad_nodes_are_remembered_by_the_next_driver(tmp_path, quiet, monkeypatc
         pools.record("node1", "a segment", worked=True)
         assert not pools._health.is_suspect("node1")
     assert read_workers(run)["bad_nodes"] == {"node2": bad["node2"]}
-
-
-@pytest.mark.parametrize("content", [{}, {"bad_nodes": ["as of an earlier version"]}])
-def test_a_file_that_remembers_nothing_does_no_harm(tmp_path, content):
-    write_json(tmp_path / WORKERS_FILE, content)
-    assert remembered_nodes(tmp_path) == {}
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_results_that_nobody_receives_any_more_stop_the_campaign(tmp_path, monkeypatch):
-    def deserialize(*_):
-        raise MemoryError("ulimit -v of a login node")
-
-    with Pool(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:
-        update_until(pools, lambda: pools.workers(), 1)
-        assert pools.submit(abs, -1).result(PATIENCE) == 1  # in a directory of that name
-        monkeypatch.setattr(parsl_executor, "deserialize", deserialize)
-        task = pools.submit(abs, -2)
-        with pytest.raises(CampaignStopped, match="receives the results has ended"):
-            update_until(pools, task.done, 1)

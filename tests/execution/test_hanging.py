@@ -7,27 +7,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from segment_cases import changed, make_spec, network_with
+from trainer_cases import NODE
 
 from hydragnn_flow import processes
-from hydragnn_flow.execution import Node, Rank, merged, run_ranks
+from hydragnn_flow.execution import Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers import trainer_process as module
 from hydragnn_flow.execution.workers.trainer_process import Hung, TrainerProcess
-from hydragnn_flow.placement import Gcd
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.runner import run_segment
-
-NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
-ANSWER = '{"kind": "trial", "number": 0, "rung": 0, "from_epoch": 0, "to_epoch": 1, "status": "ok"}'
-
-Scripted = Callable[[str], TrainerProcess]
 
 
 @pytest.fixture
@@ -142,9 +136,7 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(scripted, mon
         each._process.kill()
 
 
-def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(scripted, monkeypatch):
     monkeypatch.setattr(processes, "kill_below", lambda pid: time.sleep(0.5))
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.05)
     trainer = scripted("sleep 60")
@@ -220,7 +212,6 @@ def test_signs_of_life_are_seldom(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_trainers")
 def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
     tmp_path, alloy_store, monkeypatch
 ):

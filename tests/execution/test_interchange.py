@@ -64,6 +64,11 @@ def given_work(interchange, tasks):
         interchange.tasks.put({"task_id": number, "context": {}, "buffer": b""})
 
 
+def send_to(interchange, name, number, may_be_held=False):
+    context = {MANAGER: name, MAY_BE_HELD: may_be_held}
+    interchange.tasks.put({"task_id": number, "context": context, "buffer": b""})
+
+
 def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(tmp_path):
     """It tries the address by one, and comes by another at once, under the same name."""
     with Interchange(tmp_path) as interchange, zmq.Context() as context:
@@ -83,7 +88,7 @@ def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(tmp
             socket.close()
 
 
-def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path):
+def test_signs_of_life_that_wait_are_read_and_tasks_of_lost_worker_pools_come_back(tmp_path):
     """As on a login node that had no time for the interchange."""
     with (
         Interchange(tmp_path, THRESHOLD) as interchange,
@@ -102,43 +107,62 @@ def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path)
             return len(interchange.managers()) < NODES
 
         assert until(some_lost)
-        assert set(interchange.managers()) == set(sockets) - silent
+        there = set(sockets) - silent
+        assert set(interchange.managers()) == there
+
+        tasks = range(8 * len(there))
+        given_work(interchange, len(tasks))
+        sent: dict[str, list[int]] = {name: [] for name in there}
+
+        def all_sent():
+            pools.live(silent)
+            for name in there:
+                for message in map(pickle.loads, received(sockets[name])):
+                    sent[name] += [task["task_id"] for task in message] if message != LIVES else []
+            return sum(map(len, sent.values())) == len(tasks)
+
+        assert until(all_sent)
+        assert sorted(chain.from_iterable(sent.values())) == list(tasks)
+        assert {len(numbers) for numbers in sent.values()} == {8}
+        first = min(there)
+        done = sent[first].pop()
+        sockets[first].send(pickle.dumps({"type": "result", "task_id": done}))
+        back: list[int] = []
+
+        def all_back():
+            while message := interchange.results.get(timeout_ms=10):
+                back.append(pickle.loads(message)["task_id"])
+            return len(back) == len(tasks)
+
+        assert until(all_back)
+        assert back[0] == done
+        assert sorted(back) == list(tasks)
+        assert not interchange.managers()
 
 
-@pytest.mark.parametrize("step", [600.0, -600.0])
-def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path, step):
+def test_nobody_is_lost_or_kept_by_steps_of_the_wall_clock(tmp_path):
     """As by a time server, or an operator."""
     clock = tmp_path / "clock"
     clock.write_text("0")
     with (
         Interchange(tmp_path, 3600.0, clock=clock) as interchange,
-        worker_pools(interchange.port, 4) as sockets,
+        worker_pools(interchange.port, 6) as sockets,
     ):
-        new, last = "node2", "node3"
-        for name in ("node0", "node1"):
+        there = {"node0", "node1"}
+        for name in there:
             sockets[name].send(registration(name))
-        assert until(lambda: len(interchange.managers()) == 2)
-        replace(clock, step)
-        # Whoever has no time left by the new clock, that of its node too, is told so, after a look
-        # at all; not whoever has.
-        sockets[new].send(registration(new, drain_time=time.time() + step + 300))
-        assert until(lambda: new in interchange.managers())
-        sockets[last].send(registration(last, drain_time=time.time() + step - 1))
-        assert sockets[last].poll(60_000)
-        assert {*interchange.managers()} == {"node0", "node1", new}
-        assert not sockets[new].poll(0)
-
-
-def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_path):
-    clock = tmp_path / "clock"
-    clock.write_text("0")
-    with (
-        Interchange(tmp_path, 2.0, clock=clock) as interchange,
-        worker_pools(interchange.port, 1) as sockets,
-    ):
-        Registered(interchange, sockets)
-        replace(clock, -600.0)
-        assert until(lambda: not interchange.managers())
+        assert until(lambda: {*interchange.managers()} == there)
+        for step, new, last in ((600.0, "node2", "node3"), (-600.0, "node4", "node5")):
+            replace(clock, step)
+            # Whoever has no time left by the new clock, that of its node too, is told so, after a
+            # look at all; not whoever has.
+            sockets[new].send(registration(new, drain_time=time.time() + step + 300))
+            there.add(new)
+            assert until(lambda: {*interchange.managers()} == there)
+            sockets[last].send(registration(last, drain_time=time.time() + step - 1))
+            assert sockets[last].poll(60_000)
+            assert {*interchange.managers()} == there
+            assert not sockets[new].poll(0)
 
 
 def replace(clock, seconds):
@@ -173,50 +197,16 @@ def test_an_interchange_ends_with_a_driver_that_is_killed_while_it_imports(tmp_p
                 interchange.kill()
 
 
-def test_tasks_of_lost_worker_pools_come_back(tmp_path):
+def test_a_task_goes_to_the_worker_pool_that_it_is_for_unless_it_takes_none(tmp_path):
+    """And to nobody else, though all are free; more pools than its soft limit of files lets in."""
     with (
-        Interchange(tmp_path, THRESHOLD) as interchange,
+        Interchange(tmp_path, 600.0, descriptors=64) as interchange,
         worker_pools(interchange.port, NODES) as sockets,
     ):
-        pools = Registered(interchange, sockets)
-        tasks = range(8 * NODES)
-        given_work(interchange, len(tasks))
-        sent: dict[str, list[int]] = {name: [] for name in sockets}
-
-        def all_sent():
-            pools.live()
-            for name, pool in sockets.items():
-                for message in map(pickle.loads, received(pool)):
-                    sent[name] += [task["task_id"] for task in message] if message != LIVES else []
-            return sum(map(len, sent.values())) == len(tasks)
-
-        assert until(all_sent)
-        assert sorted(chain.from_iterable(sent.values())) == list(tasks)
-        assert {len(numbers) for numbers in sent.values()} == {8}
-        first = next(iter(sockets))
-        done = sent[first].pop()
-        sockets[first].send(pickle.dumps({"type": "result", "task_id": done}))
-        back: list[int] = []
-
-        def all_back():
-            while message := interchange.results.get(timeout_ms=10):
-                back.append(pickle.loads(message)["task_id"])
-            return len(back) == len(tasks)
-
-        assert until(all_back)
-        assert back[0] == done
-        assert sorted(back) == list(tasks)
-        assert not interchange.managers()
-
-
-def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path):
-    """And to nobody else, though all are free; where that is gone it comes back."""
-    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, NODES) as sockets:
         Registered(interchange, sockets)
         chosen = list(sockets)[7::13]
         for number, name in enumerate([*chosen, "node9999-abc", *chosen]):
-            context = {MANAGER: name}
-            interchange.tasks.put({"task_id": number, "context": context, "buffer": b""})
+            send_to(interchange, name, number)
         came: dict[str, list[int]] = {}
 
         def all_came():
@@ -235,33 +225,26 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path):
         assert error.value.hostname == "node9999"
         tasks = {name: one["tasks"] for name, one in interchange.managers().items()}
         assert {name for name, number in tasks.items() if number == 2} == set(chosen)
-        interchange.ask((HOLD, chosen[:1]))
-        interchange.tasks.put({"task_id": 99, "context": {MANAGER: chosen[0]}, "buffer": b""})
-        back = pickle.loads(interchange.results.get(timeout_ms=1000 * SECONDS))
-        assert back["task_id"] == 99, "a worker pool that is held takes none"
-        context = {MANAGER: chosen[0], MAY_BE_HELD: True}
-        interchange.tasks.put({"task_id": 100, "context": context, "buffer": b""})
-        assert until(lambda: bool(sockets[chosen[0]].poll(0))), "but hears what it is to end"
 
-
-def test_one_command_holds_many(tmp_path):
-    """More than its soft limit of files would let in, each of which takes one."""
-    with (
-        Interchange(tmp_path, descriptors=64) as interchange,
-        worker_pools(interchange.port, NODES) as sockets,
-    ):
-        Registered(interchange, sockets)
-        held = list(sockets)[::2]
+        held = chosen[:1] + list(set(sockets) - set(chosen))[::2]
         assert interchange.ask((HOLD, [*held, "a stranger"])) is None
         active = {name for name, one in interchange.managers().items() if one["active"]}
         assert active == set(sockets) - set(held)
+        send_to(interchange, chosen[0], 99)
+        back = pickle.loads(interchange.results.get(timeout_ms=1000 * SECONDS))
+        assert back["task_id"] == 99, "a worker pool that is held takes none"
         given_work(interchange, 8 * NODES)
         assert until(lambda: all(sockets[name].poll(0) for name in active))
         assert not any(sockets[name].poll(0) for name in held)
+        send_to(interchange, chosen[0], 100, may_be_held=True)
+        assert until(lambda: bool(sockets[chosen[0]].poll(0))), "but hears what it is to end"
 
 
 def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
-    with Interchange(tmp_path, threshold=2.0) as interchange:
+    """They are missed at once, though the wall clock was set back."""
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    with Interchange(tmp_path, threshold=2.0, clock=clock) as interchange:
         with worker_pools(interchange.port, 2) as sockets:
             Registered(interchange, sockets)
 
@@ -275,6 +258,7 @@ def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
             assert told(0, 0) == {}
             assert told(2, 70) == {"node0": 70, "node1": 70}
             assert told(1, 90) == {"node0": 90, "node1": 70}
+        replace(clock, -600.0)
         assert until(lambda: not interchange.managers())
         gone = interchange.ask(READINGS)
         assert Reading(*json.loads(gone["node0"])) == Reading(90, 1.5, "RAPL")

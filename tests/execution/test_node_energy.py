@@ -18,7 +18,7 @@ from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @pytest.mark.xdist_group("processes")
-def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(tmp_path, monkeypatch):
+def test_nodes_are_counted_at_work_and_idle(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path / "sys"))
     monkeypatch.setattr(WAITS, "readings", 0.5)
     node = PmCounters(tmp_path / "sys", {"energy": 1_000_000})
@@ -28,25 +28,21 @@ def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(tmp_path, mon
     def used():
         return read_node_energy(run) or NodeEnergy()
 
-    with node.running({}):  # they are refreshed, and count what this test says
-        with Pool(site(), run / "parsl") as pools:
-            # A node that has nothing to do says what it uses by its signs of life.
-            update_until(pools, lambda: used().agents >= 1, demand=1)
-            early = used()
-            node.set(energy=1_001_000)
-            update_until(pools, lambda: used().joules >= 1000.0, demand=1)
-        first = used()
-        assert (first.joules, first.agents, first.counters) == (1000.0, 1, ("pm_counters",))
-        assert first.node_seconds > early.node_seconds
-        node.set(energy=1_005_000)  # by somebody else
-        with Pool(site(), run / "parsl") as pools:
-            update_until(pools, lambda: used().agents >= 2, demand=1)
-            assert used().joules == first.joules, "what an earlier driver has counted stays"
-            node.set(energy=1_005_300)
-            last = pools.submit(os.getpid)  # the last of it comes with the results
-            update_until(pools, last.done, demand=1)
-    assert (used().joules, used().agents) == (1300.0, 2)
-    assert used().node_seconds > first.node_seconds
+    # The counters are refreshed, and count what this test says.
+    with node.running({}), Pool(site(), run / "parsl") as pools:
+        # A node that has nothing to do says what it uses by its signs of life.
+        update_until(pools, lambda: used().agents >= 1, demand=1)
+        early = used()
+        node.set(energy=1_001_000)
+        update_until(pools, lambda: used().joules >= 1000.0, demand=1)
+        idle = used()
+        assert (idle.joules, idle.agents, idle.counters) == (1000.0, 1, ("pm_counters",))
+        assert idle.node_seconds > early.node_seconds
+        node.set(energy=1_001_300)
+        last = pools.submit(os.getpid)  # the last of it comes with the results
+        update_until(pools, last.done, demand=1)
+    assert (used().joules, used().agents) == (1300.0, 1)
+    assert used().node_seconds > idle.node_seconds
 
 
 def test_the_last_reading_of_each_agent_counts(tmp_path):

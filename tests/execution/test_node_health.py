@@ -13,11 +13,6 @@ from hydragnn_flow.execution.pools.block import MOST_BAD_ENDS, MOST_REFUSING, No
 MOST_TRIES = 3
 
 
-def failed(health, node, *work):
-    for each in work:
-        health.record(node, each, False)
-
-
 @pytest.mark.parametrize(
     ("records", "bad"),
     [
@@ -42,15 +37,15 @@ def test_two_bad_nodes_do_not_excuse_each_other_for_long():
     health = NodeHealth()
     for work in range(4 * int(MOST_BAD_ENDS)):
         assert not health.is_suspect("node1")
-        failed(health, "node1", work)
-        failed(health, "node2", work)
+        health.record("node1", work, False)
+        health.record("node2", work, False)
     assert health.is_suspect("node1") and health.is_suspect("node2")
 
 
 def test_a_node_that_loses_its_workers_twice_is_bad():
     health = NodeHealth()
     health.record_loss("node1")
-    assert not health.is_suspect("node1")
+    assert not health.is_suspect("node1") and "lost 1 times" in health.reason("node1")
     health.record_loss("node1")
     assert health.is_suspect("node1")
 
@@ -119,7 +114,7 @@ def campaign(nodes, faulty, bad, seed=3):
         held |= {node for node in {*free} - held if health.is_suspect(node)}
 
 
-@pytest.mark.parametrize(("faulty", "most"), [(0.01, 0), (0.05, 0), (0.1, 2)])
+@pytest.mark.parametrize(("faulty", "most"), [(0.05, 0), (0.1, 2)])
 def test_faulty_trials_cost_hardly_a_good_node(faulty, most):
     held, failures, _ = campaign(128, faulty, set())
     assert failures.total() > 2 * 5_000 * faulty
@@ -134,14 +129,3 @@ def test_bad_nodes_are_held_before_they_spoil_much(number):
     assert bad <= held and len(held - bad) <= 1
     assert max(failures[node] for node in bad) <= MOST_BAD_ENDS + 8
     assert victims == 0
-
-
-def test_why_a_node_is_suspect_can_be_said():
-    health = NodeHealth()
-    for number in (12, 3):
-        health.record("bad", ("trial", number, 0), worked=False)
-    health.record_loss("bad")
-    said = "failed there: trial 12 0, trial 3 0; its workers alone were lost 1 times"
-    assert health.reason("bad") == said
-    health.condemn("bad", "no store")
-    assert health.reason("bad") == "it refuses work"

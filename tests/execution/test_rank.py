@@ -47,7 +47,6 @@ def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(tmp_path, al
         ({"SLURM_JOB_END_TIME": "3000"}, 1500.0),
         ({"SLURM_JOB_END_TIME": "0"}, None),
         ({"SLURM_JOB_END_TIME": "Unknown"}, None),
-        ({"HYDRAGNN_FLOW_JOB_END": ""}, None),
     ],
 )
 def test_the_end_of_the_batch_job_is_known_to_the_job_or_the_driver(

@@ -1,15 +1,17 @@
-"""Ranks of a node: they train as one, end as one, and the cause is named."""
+"""Ranks of a node: they train as one, end as one, where asked to too, and the cause is named."""
 
 import errno
 import os
 import shutil
-import socket
+from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
 from segment_cases import changed, make_spec, network_with
 from trainer_cases import (
     LONG,
+    NODE,
     Running,
     checkpoint,
     epochs_saved,
@@ -18,33 +20,56 @@ from trainer_cases import (
     trainer_of,
     trainer_pids,
     two_ranks,
+    until,
 )
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
-from hydragnn_flow.execution.workers import answers
-from hydragnn_flow.execution.workers.trainer_process import Trainers
-from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
+from hydragnn_flow.execution.workers import answers, worker
+from hydragnn_flow.execution.workers.worker import release
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-def test_ddp_members_on_two_gcds(tmp_path, alloy_store):
-    """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
-    for epochs in (1, 2):
-        spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
-        result = run_on_two(spec)
-        assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
-
-
-def test_a_dead_rank_ends_its_job(tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
-    run_on_two(spec)
-    victim = trainer_of(1)._process
-    for before in checkpoints(spec.folder):
-        before.unlink()
-    running = Running(two_ranks(changed(spec, until_epoch=LONG)))
+def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(tmp_path, alloy_store):
+    spec = make_spec(tmp_path / "t", alloy_store, LONG, attempt="first")
+    running = Running([Rank(spec, gcd=0)])
     checkpoint(spec.folder)
+    release("another")
+    release("first")
+    (result,) = running.results()
+    assert result.status == "interrupted" and result.reason.startswith("asked to stop")
+    assert (spec.folder / result.checkpoint).exists()
+    assert result.to_epoch > 0
+    process = trainer_of(0)._process.pid
+    release("to come")  # before it comes
+    stopped = run_alone(
+        Rank(make_spec(tmp_path / "u", alloy_store, LONG, attempt="to come"), gcd=0)
+    )
+    assert stopped.status == "interrupted" and stopped.reason.startswith("asked to stop")
+    following = changed(spec, attempt="second", until_epoch=result.to_epoch + 2)
+    again = run_alone(Rank(following, gcd=0))
+    assert (again.status, again.to_epoch) == ("ok", result.to_epoch + 2)
+    assert again.from_epoch == result.to_epoch
+    assert trainer_of(0)._process.pid == process
+
+
+def test_ranks_end_as_one_where_they_are_released_or_one_of_them_dies(tmp_path, alloy_store):
+    spec = make_spec(tmp_path / "member", alloy_store, LONG, kind="member")
+    ranks = two_ranks(spec)
+    running = Running(ranks)
+    checkpoint(spec.folder)
+    release(ranks[0].spec.attempt)
+    results = running.results()
+    assert [result.status for result in results] == ["interrupted"] * 2
+    assert results[0].to_epoch == results[1].to_epoch > 0
+    assert merged(results).gcds == ["0", "1"]
+
+    victim, ranks = trainer_of(1)._process, two_ranks(spec)
+    running = Running(ranks)
+    until(ranks[0].segment.checkpoint.exists)
     victim.kill()
     result = merged(running.results())
     assert result.status == "killed"
@@ -54,8 +79,6 @@ def test_a_dead_rank_ends_its_job(tmp_path, alloy_store):
 
 
 def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(tmp_path, alloy_store):
-    warm = make_spec(tmp_path / "warm", alloy_store, 1, kind="member")
-    run_on_two(warm)
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
     spec.folder.rmdir()
     spec.folder.touch()  # the first rank looks for checkpoints there; the other waits for it
@@ -107,18 +130,6 @@ def test_a_damaged_store_ends_all_ranks(tmp_path, damaged_store):
     assert "data.0 has changed since it was written" in result.reason
 
 
-def test_a_node_without_room_is_named(tmp_path, alloy_store, monkeypatch):
-    """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
-
-    def start(*_):
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(Trainers, "_take", start)
-    result = run_alone(Rank(make_spec(tmp_path / "member", alloy_store, 1)))
-    assert (result.status, result.node) == ("error", socket.gethostname())
-    assert "BlockingIOError" in result.reason
-
-
 @pytest.mark.parametrize(("ranks", "status"), [(1, "interrupted"), (2, "lost")])
 def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     tmp_path, alloy_store, monkeypatch, ranks, status
@@ -148,3 +159,49 @@ def test_forces_alone_can_be_trained_by_ddp(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
     result = run_on_two(spec)
     assert result.status == "ok", result.reason
+
+
+CHEAP: dict[str, Any] = {
+    "Architecture__mpnn_type": "SAGE",
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__energy_peratom_weight": 0.0,
+    "Architecture__force_weight": 0.0,
+    "Architecture__output_heads": {"graph": {"dim_sharedlayers": 8, "dim_headlayers": [8]}},
+    "Variables_of_interest": {"output_names": ["energy"], "type": ["graph"]},
+    "Training__num_epoch": LONG,
+}
+
+
+def fused_rank(folder, store):
+    network = network_with(**CHEAP)
+    specs: list[SegmentSpec] = []
+    for number in range(8):
+        spec = make_spec(
+            folder / str(number), store, LONG, network=network, seed=number, number=number
+        )
+        specs.append(replace(spec, attempt=f"of{number}"))
+    return Rank(specs[0], gcd=0, fused=tuple(specs[1:]))
+
+
+def test_fused_segments_stop_together_each_with_a_checkpoint_of_its_own_and_die_with_their_process(
+    tmp_path, alloy_store
+):
+    rank = fused_rank(tmp_path, alloy_store)
+    running = Running([rank])
+    checkpoint(rank.specs[-1].folder)
+    release(rank.spec.attempt)
+    results = running.results()
+    assert [(one.number, one.status) for one in results] == [(n, "interrupted") for n in range(8)]
+    assert {(one.fused, *one.gcds) for one in results} == {(8, "0")}
+    for spec, result in zip(rank.specs, results, strict=True):
+        state = load_checkpoint(spec.folder / result.checkpoint)
+        assert result.checkpoint == spec.checkpoint.name and state["seed"] == spec.seed
+
+    again = Running([rank])
+    lent = worker.trainers_of(NODE)._lent[0]
+    until(lambda: lent, "the process")
+    lent[0].trainer.kill()
+    dead = again.results()
+    assert [(one.number, one.status, one.fused) for one in dead] == [
+        (n, "killed", 8) for n in range(8)
+    ]

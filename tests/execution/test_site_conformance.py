@@ -1,6 +1,7 @@
 """The sites that ship, and one from outside the package, by the suite for users' own."""
 
 import inspect
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site, shipped_sites
 from hydragnn_flow.execution.site import about_site
 from hydragnn_flow.execution.sites import Executors
+from hydragnn_flow.execution.sites.preview import preview
 from hydragnn_flow.testing.sites import SiteSuite, example_options
 
 # As a user writes it, with what the package offers to site files.
@@ -42,6 +44,12 @@ class TestShippedSites(SiteSuite):
         assert isinstance(site.parsl_config, Executors)
         config = site.parsl_config.config(tmp_path, "127.0.0.1")
         assert (config.strategy, config.retries) == ("none", 0)
+
+    def test_its_script_is_sound_and_starts_the_agent(self, site):
+        script = preview(site).block.script
+        checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+        assert "-m hydragnn_flow.execution.pools.agent " in script
 
 
 class TestToy(SiteSuite):
@@ -80,43 +88,30 @@ def other_node(site, **changes):
     return replace(site, node=replace(site.node, **changes))
 
 
+BIND_THEMSELVES = "its_workers_bind_themselves_and_take_one_task_at_a_time"
+STARTED_ONCE = "its_batch_scripts_say_when_they_end_and_are_started_once"
+
+
 @pytest.mark.parametrize(
-    ("fails", "spoil"),
+    ("fails", "change", "to"),
     [
-        ("test_its_blocks_share_its_nodes_evenly", lambda site: replace(site, nodes=3)),
-        ("test_each_gcd_has_a_name_and_memory", lambda site: other_node(site, gcds=("0", "0"))),
-        ("test_each_gcd_has_a_name_and_memory", lambda site: other_node(site, scratch="nvme")),
-        ("test_each_gcd_has_cores_of_its_own", lambda site: other_node(site, cores=("0-1",) * 2)),
-        ("test_each_gcd_has_cores_of_its_own", lambda site: other_node(site, cores=("0-1",))),
-        ("test_each_gcd_has_cores_of_its_own", lambda site: other_node(site, cores=("0", "1-3"))),
-        (
-            "test_it_has_a_worker_for_each_gcd",
-            lambda site: other_executors(site, max_workers_per_node=1),
-        ),
-        (
-            "test_its_workers_bind_themselves_and_take_one_task_at_a_time",
-            lambda site: other_executors(site, encrypted=False),
-        ),
-        (
-            "test_its_workers_bind_themselves_and_take_one_task_at_a_time",
-            lambda site: other_executors(site, prefetch_capacity=1),
-        ),
-        (
-            "test_blocks_are_started_when_there_is_work",
-            lambda site: replace(site, blocks=4, nodes=4),
-        ),
-        (
-            "test_its_batch_scripts_say_when_they_end_and_are_started_once",
-            lambda site: replace(site, scheduler="pbs"),
-        ),
+        ("its_blocks_share_its_nodes_evenly", replace, {"nodes": 3}),
+        ("each_gcd_has_a_name_and_memory", other_node, {"gcds": ("0", "0")}),
+        ("each_gcd_has_a_name_and_memory", other_node, {"scratch": "nvme"}),
+        ("each_gcd_has_cores_of_its_own", other_node, {"cores": ("0-1", "0-1")}),
+        ("each_gcd_has_cores_of_its_own", other_node, {"cores": ("0-1",)}),
+        ("each_gcd_has_cores_of_its_own", other_node, {"cores": ("0", "1-3")}),
+        ("it_has_a_worker_for_each_gcd", other_executors, {"max_workers_per_node": 1}),
+        (BIND_THEMSELVES, other_executors, {"encrypted": False}),
+        (BIND_THEMSELVES, other_executors, {"prefetch_capacity": 1}),
+        ("blocks_are_started_when_there_is_work", replace, {"blocks": 4, "nodes": 4}),
+        (STARTED_ONCE, replace, {"scheduler": "pbs"}),
     ],
 )
-def test_the_suite_finds_what_is_wrong(fails, spoil, toy, tmp_path):
+def test_the_suite_finds_what_is_wrong(fails, change, to, toy, tmp_path):
     site = load_site(toy, **example_options(toy))
-    test = getattr(SiteSuite(), fails)
-    arguments = {"site": site, "tmp_path": tmp_path}
-    wanted = inspect.signature(test).parameters
-    test(**{name: arguments[name] for name in wanted})
-    arguments["site"] = spoil(site)
+    test = getattr(SiteSuite(), f"test_{fails}")
+    others = {"tmp_path": tmp_path} if "tmp_path" in inspect.signature(test).parameters else {}
+    test(site, **others)
     with pytest.raises(AssertionError):
-        test(**{name: arguments[name] for name in wanted})
+        test(change(site, **to), **others)

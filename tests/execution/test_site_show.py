@@ -1,6 +1,5 @@
 """`hydragnn-flow site show`: the scripts a site would submit, on a machine without a scheduler."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,28 +10,9 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.sites.preview import preview
 
-OPTIONS = {
-    "aurora": {"account": "ABC123", "partition": "debug"},
-    "frontier": {"account": "ABC123", "nodes": 8, "blocks": 2},
-    "local": {},
-    "perlmutter": {"account": "ABC123"},
-    "polaris": {"account": "ABC123", "partition": "debug"},
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_scripts_are_sound_and_start_the_worker_pool(name, tmp_path):
-    shown = preview(load_site(name, **OPTIONS[name]))
-    script = tmp_path / "script"
-    script.write_text(shown.block.script)
-    checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
-    assert "-m hydragnn_flow.execution.pools.agent " in shown.block.script
-
 
 def test_frontiers_script_asks_for_what_olcf_says():
-    shown = preview(load_site("frontier", **OPTIONS["frontier"]))
-    command, script = shown.block
+    command, script = preview(load_site("frontier", account="ABC123", nodes=8, blocks=2)).block
     assert command.startswith("sbatch ")
     for line in (
         "#SBATCH --nodes=4",
@@ -47,7 +27,7 @@ def test_frontiers_script_asks_for_what_olcf_says():
 
 
 def test_polaris_is_asked_by_qsub():
-    command, script = preview(load_site("polaris", **OPTIONS["polaris"])).block
+    command, script = preview(load_site("polaris", account="ABC123", partition="debug")).block
     assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
     assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
     assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script

@@ -11,7 +11,8 @@ import pytest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.sites.batch import Executors
-from hydragnn_flow.execution.sites.staging import ARCHIVE, SCRIPT, pack_environment, place_of
+from hydragnn_flow.execution.sites.staging import ARCHIVE, SCRIPT, pack_environment
+from hydragnn_flow.testing.sites import executors_of
 
 
 @pytest.fixture
@@ -70,15 +71,6 @@ def test_a_damaged_archive_is_not_unpacked(packed, shared):
     assert [path.suffix for path in node.iterdir()] == [".lock"]
 
 
-def test_an_unpacking_that_was_killed_is_done_anew(packed, shared):
-    run, _ = packed
-    copy = Path(start(run, shared)[0]).parents[1]
-    (copy / ".complete").unlink()
-    (copy / "bin" / "python").unlink()
-    python, said = start(run, shared)
-    assert (Path(python).parents[1], said) == (copy, "")
-
-
 def test_a_node_without_room_uses_the_shared_environment(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     node.write_text("where the directory should be")
@@ -88,14 +80,16 @@ def test_a_node_without_room_uses_the_shared_environment(tmp_path, shared):
     assert "has no copy of the environment" in said
 
 
-def test_a_copy_that_was_broadcast_is_used_and_deleted(packed, shared):
+def test_a_copy_is_unpacked_anew_after_a_kill_and_from_what_was_broadcast(packed, shared):
     run, _ = packed
     copy = Path(start(run, shared)[0]).parents[1]
+    (copy / ".complete").unlink()  # it was killed before the end
+    (copy / "bin" / "python").unlink()
+    assert start(run, shared) == (str(copy / "bin" / "python"), "")
     subprocess.run(["rm", "-r", copy], check=True)
     sent = copy.with_name(f"{copy.name}.tar")
     (run / ARCHIVE).rename(sent)
-    python, said = start(run, shared)
-    assert (Path(python).parents[1], said) == (copy, "")
+    assert start(run, shared) == (str(copy / "bin" / "python"), "")
     assert not sent.exists()
 
 
@@ -111,21 +105,6 @@ def test_it_is_packed_again_only_for_other_packages(tmp_path, shared, capsys):
     assert [bool(line) for line in said] == [True, False, True]
 
 
-def test_a_python_of_the_system_is_not_packed(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    with pytest.raises(InputError, match="is the system's Python"):
-        pack_environment(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("environment", "scratch", "says"),
-    [("stage", None, "have no scratch"), ("relative", "/nvme", "an absolute path")],
-)
-def test_a_copy_needs_a_place(environment, scratch, says):
-    with pytest.raises(InputError, match=says):
-        place_of(environment, scratch, "mine")
-
-
 @pytest.mark.parametrize(
     ("options", "is_staged", "sends"),
     [
@@ -138,9 +117,9 @@ def test_a_copy_needs_a_place(environment, scratch, says):
 def test_many_nodes_start_from_their_own_disks(options, is_staged, sends, tmp_path):
     site = load_site("frontier", account="ABC123", **options)
     assert site.sends_store is sends
-    assert isinstance(site.parsl_config, Executors)
-    executor = site.parsl_config.config(tmp_path, "127.0.0.1").executors[0]
-    assert (SCRIPT in executor.launch_cmd) is is_staged
+    executor, script = executors_of(site, tmp_path)["gcd"], tmp_path / SCRIPT
+    assert executor.launch_cmd.startswith(f". {script}; python") is is_staged
+    assert (f"sh {script} broadcast" in executor.provider.worker_init) is is_staged
     assert ("umask 077; srun" in executor.provider.worker_init) is sends
 
 
@@ -149,23 +128,13 @@ def test_where_nobody_asked_for_it_an_environment_that_cannot_be_packed_stays_wh
 ):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     caplog.set_level("INFO", "hydragnn_flow")
-    for environment in (None, "stage"):
-        site = load_site("frontier", account="ABC123", nodes=64, environment=environment)
-        assert isinstance(site.parsl_config, Executors)
-        executors = replace(site.parsl_config, address=lambda: "127.0.0.1")
-        if environment is None:
-            (executor,) = executors(tmp_path).executors
-            assert SCRIPT not in executor.launch_cmd
-            assert "nodes read it where it is" in caplog.text
-        else:
-            with pytest.raises(InputError, match="is the system's Python"):
-                executors(tmp_path)
-
-
-def test_blocks_of_a_staged_site_unpack_before_they_start_workers(tmp_path):
-    site = load_site("frontier", account="ABC123", environment="stage")
-    assert isinstance(site.parsl_config, Executors)
-    executor = site.parsl_config.config(tmp_path, "127.0.0.1").executors[0]
-    script = tmp_path / SCRIPT
-    assert executor.launch_cmd.startswith(f". {script}; python")
-    assert f"sh {script} broadcast" in executor.provider.worker_init
+    executors = load_site("frontier", account="ABC123", nodes=64).parsl_config
+    assert isinstance(executors, Executors) and not executors.has_to_stage
+    executors = replace(executors, address=lambda: "127.0.0.1")
+    (executor,) = executors(tmp_path).executors
+    assert SCRIPT not in executor.launch_cmd
+    assert "nodes read it where it is" in caplog.text
+    asked = load_site("frontier", account="ABC123", environment="stage").parsl_config
+    assert isinstance(asked, Executors)
+    with pytest.raises(InputError, match="is the system's Python"):
+        replace(asked, address=executors.address)(tmp_path)

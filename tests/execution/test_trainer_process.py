@@ -252,9 +252,13 @@ def test_what_a_function_started_ends_with_its_agent(hanging):
 
 
 @pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "error")])
-def test_a_node_without_room_for_a_function_is_at_fault(monkeypatch, number, status):
+def test_a_node_without_room_is_named(monkeypatch, number, status):
+    """Or it would spoil job after job, as a lost worker that nobody knows the node of."""
+
     def start(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Trainers, "_take", start)
-    assert called("hydragnn_flow.data:run_task", {}).status == status
+    result = called("hydragnn_flow.data:run_task", {})
+    assert (result.status, result.node) == (status, socket.gethostname())
+    assert os.strerror(number) in result.reason

@@ -109,18 +109,12 @@ class _Runtime(registration._DummyBackendModule):
 
 
 class Pretended(Tensor):
-    """A tensor of the device.
-
-    Attributes
-    ----------
-    host
-        Its numbers.
-    copied_on
-        The stream that copied them, until the stream that uses them is made known.
-    """
+    """A tensor of the device."""
 
     host: Tensor
+    """Its numbers."""
     copied_on: Stream | None
+    """The stream that copied them, until the stream that uses them is made known."""
 
     @staticmethod
     def __new__(cls, host: Tensor) -> Pretended:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,20 +85,12 @@ def test_two_ranks_on_one_device(tmp_path, alloy_store, device):
         pytest.skip("NOT CHECKED: gloo takes no tensors of xpu, and XCCL wants several devices")
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
     script = Path(__file__).with_name("two_ranks.py")
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                script,
-                json.dumps([spec.to_dict(), str(device), rank, 2, rendezvous]),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rendezvous in [str(tmp_path / "rendezvous")]
+    asked = [
+        json.dumps([spec.to_dict(), str(device), rank, 2, str(tmp_path / "rendezvous")])
         for rank in range(2)
     ]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, script, words], **pipes) for words in asked]
     outputs = [process.communicate(timeout=200) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs[0][1]
     first, second = (json.loads(output.splitlines()[-1]) for output, _ in outputs)

@@ -3,7 +3,7 @@
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import ase
 import numpy as np
@@ -15,7 +15,7 @@ from torch import nn
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import EngineModel, HydraModel, build_model
+from hydragnn_flow.models import build_model
 from hydragnn_flow.models.cost import network_cost, probed_cost
 from hydragnn_flow.testing.engines import PotentialEngineSuite, PropertyEngineSuite
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, manifest, network, outputs
@@ -30,32 +30,43 @@ def _found_by_other_processes(monkeypatch):
 
 
 class TestPotentials(PotentialEngineSuite):
-    engine: ClassVar[str] = "own_engine:build"
-    architecture: ClassVar[dict[str, Any]] = {"width": 6}
+    engine: ClassVar = "own_engine:build"
+    architecture: ClassVar = {"width": 6}
 
 
 class TestProperties(PropertyEngineSuite):
-    engine: ClassVar[str] = "own_engine:build"
+    engine: ClassVar = "own_engine:build"
+
+
+KEYS = ("radius", "enable_interatomic_potential", "energy_peratom_weight", "force_weight")
 
 
 def section(engine="own_engine:build", potential=False, **keys):
     values = network("SchNet", potential=potential)
-    values["Architecture"] = {
-        key: values["Architecture"][key]
-        for key in (
-            "radius",
-            "enable_interatomic_potential",
-            "energy_peratom_weight",
-            "force_weight",
-        )
-        if key in values["Architecture"]
-    } | keys
-    return {"engine": engine, **values}
+    ours = {key: value for key, value in values["Architecture"].items() if key in KEYS}
+    return {"engine": engine, **values, "Architecture": ours | keys}
+
+
+def built(returned=None, **asked):
+    """A model of the engine; its network returns what is given."""
+    model = build_model(section(**asked), manifest())
+    if returned is not None:
+        model.network = _Constant(returned)
+    return model
+
+
+class _Constant(nn.Module):
+    def __init__(self, returned):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.returned = returned
+
+    def forward(self, batch):
+        return self.returned
 
 
 def test_outputs_are_in_units_of_the_targets_spread_from_its_mean():
-    model = build_model(section(), manifest())
-    assert isinstance(model, EngineModel)
+    model = built()
     raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
     moments = manifest().statistics.targets["gap"]
     expected = raw["gap"].double() * torch.tensor(moments.std) + torch.tensor(moments.mean)
@@ -64,8 +75,7 @@ def test_outputs_are_in_units_of_the_targets_spread_from_its_mean():
 
 
 def test_energies_lie_above_those_of_the_elements():
-    model = build_model(section(potential=True), manifest())
-    assert isinstance(model, EngineModel)
+    model = built(potential=True)
     raw = model.network(as_batch(alloy()))["energy"].detach().item()
     elements = manifest().statistics.element_energies
     assert outputs(model, alloy())["energy"].item() == pytest.approx(
@@ -75,10 +85,7 @@ def test_energies_lie_above_those_of_the_elements():
 
 def test_the_stress_is_that_of_our_own_potentials():
     """Pressed into the wrapper, one of ours must give what it gives by itself."""
-    ours = build_model(network("SchNet"), manifest())
-    assert isinstance(ours, HydraModel)
-    theirs = build_model(section(potential=True), manifest())
-    assert isinstance(theirs, EngineModel)
+    ours, theirs = build_model(network("SchNet"), manifest()), built(potential=True)
     for model in (ours, theirs):
         model.double().eval().stress = True
     theirs.network = _Energy(ours)
@@ -108,8 +115,7 @@ class _Energy(nn.Module):
 
 
 def test_the_network_sees_no_labels():
-    model = build_model(section(), manifest())
-    assert isinstance(model, EngineModel)
+    model = built()
     batch = as_batch(alloy())
     batch.gap, batch.charge = torch.zeros(1, 2), torch.zeros(4, 1)
     seen = model.inputs(batch)
@@ -130,18 +136,6 @@ def test_work_is_counted_as_that_of_our_own_networks(alloy_store, graphs):
     assert graphs or probed.launches == pytest.approx(counted.launches, rel=0.05)
 
 
-class _Constant(nn.Module):
-    """Returns what it was given."""
-
-    def __init__(self, returned):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.returned = returned
-
-    def forward(self, batch):
-        return self.returned
-
-
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -158,26 +152,16 @@ class _Constant(nn.Module):
     ],
 )
 def test_a_wrong_output_is_named(returned, said):
-    model = build_model(section(), manifest())
-    assert isinstance(model, EngineModel)
-    model.network = _Constant(returned)
     with pytest.raises(InputError) as refusal:
-        model(as_batch(alloy()))
+        built(returned)(as_batch(alloy()))
     assert all(words in str(refusal.value) for words in ("engine own_engine:build", *said))
 
 
-def test_an_energy_that_does_not_follow_from_the_positions_is_refused():
-    model = build_model(section(potential=True), manifest())
-    assert isinstance(model, EngineModel)
-    model.network = _Constant({"energy": torch.zeros(1, 1, requires_grad=True)})
+def test_an_energy_that_does_not_follow_from_the_positions_needs_forces_beside_it():
+    energy = {"energy": torch.zeros(1, 1, requires_grad=True)}
     with pytest.raises(InputError, match=r"does not follow from batch\.pos"):
-        model(as_batch(alloy()))
-
-
-def test_a_network_may_predict_forces_by_itself():
-    model = build_model(section(potential=True), manifest())
-    assert isinstance(model, EngineModel)
-    model.network = _Constant({"energy": torch.zeros(1, 1), "forces": torch.ones(4, 3)})
+        built(energy, potential=True)(as_batch(alloy()))
+    model = built(energy | {"forces": torch.ones(4, 3)}, potential=True)
     np.testing.assert_allclose(outputs(model, alloy())["forces"], 0.8)
 
 
@@ -210,20 +194,19 @@ def test_a_wrong_key_is_named(keys, said):
 )
 def test_an_engine_that_builds_nothing_is_named(engine, said):
     with pytest.raises(InputError) as refusal:
-        build_model(section(engine), manifest())
+        built(engine=engine)
     assert all(words in str(refusal.value) for words in (f"engine {engine}", *said))
 
 
 def test_lists_that_end_elsewhere_are_refused():
     with pytest.raises(InputError, match=r"radius = 3\.0 Å.*end at 4\.0 Å"):
-        build_model(section(radius=3.0), manifest())
+        built(radius=3.0)
 
 
 def test_a_likelihood_needs_the_noise_of_each_output():
     values = section()
     values["Training"]["loss_function_type"] = "GaussianNLLLoss"
     model = build_model(values, manifest())
-    assert isinstance(model, EngineModel)
     with pytest.raises(InputError, match="no output 'gap_aleatoric_std'"):
         model(as_batch(alloy()))
     wide = {"gap": torch.zeros(1, 2), "charge": torch.zeros(4, 1)}
@@ -250,32 +233,25 @@ def test_each_data_set_has_units_of_its_own(tmp_path):
 
 
 def test_features_are_told_by_the_network():
-    model = build_model(section(), manifest())
-    assert model.node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
-    assert isinstance(model, EngineModel)
-    model.network = _Constant({})
-    with pytest.raises(InputError, match="node_features"):
-        model.node_features(as_batch(alloy()))
+    assert built().node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
 
 
 @pytest.mark.parametrize("potential", [True, False])
 def test_with_weights_of_its_own_an_engine_predicts_in_the_datas_units(potential, tmp_path):
-    model = build_model(section(potential=potential), manifest())
-    assert isinstance(model, EngineModel)
+    model = built(potential=potential)
     torch.save(model.network.state_dict(), tmp_path / "a.pt")
     model.load_state_dict(model.read_weights(tmp_path / "a.pt"))
     raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
     for name, values in raw.items():
         torch.testing.assert_close(found[name].double(), values.double())
-    of_encoder = [name for name in model.state_dict() if model.is_of_encoder(name)]
-    parts = {name.split(".")[1] for name in of_encoder}
-    assert parts == {"element", "radial"}
+    of_encoder = {name.split(".")[1] for name in model.state_dict() if model.is_of_encoder(name)}
+    assert of_encoder == {"element", "radial"}
 
 
-def test_an_engine_that_reads_no_weights_is_named(tmp_path):
-    model = build_model(section(), manifest())
-    assert isinstance(model, EngineModel)
-    model.network = _Constant({})
+def test_a_network_that_lacks_a_method_is_named(tmp_path):
+    model = built({})
+    with pytest.raises(InputError, match="node_features"):
+        model.node_features(as_batch(alloy()))
     with pytest.raises(InputError, match=r"own_engine:build reads no weights; .*read_weights"):
         model.read_weights(tmp_path / "a.pt")
 

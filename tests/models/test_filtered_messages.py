@@ -68,12 +68,3 @@ def test_forces_train_what_they_depend_on(geometry, operands):
         (slope,) = torch.autograd.grad(energy, shifted[4], create_graph=True)
         gradients.append(torch.autograd.grad(energy + slope.square().sum(), operands))
     torch.testing.assert_close(gradients[0], gradients[1])
-
-
-def test_without_edges(geometry, operands):
-    none = torch.empty(0, dtype=torch.int64)
-    empty = Geometry(none, none, torch.empty(0, 3).double(), CUTOFF, geometry.graph, 1)
-    total = fused(empty, *operands[:4], empty.lengths)
-    torch.testing.assert_close(total, torch.zeros(ATOMS, WIDTH).double())
-    (gradient,) = torch.autograd.grad(total.sum(), operands[0])
-    assert not gradient.any()

@@ -1,7 +1,6 @@
 """HydraGNN checkpoints are read by its engine, also into networks of a checkout."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -10,11 +9,11 @@ from torch import nn
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.engines.hydragnn import HydragnnNetwork
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import EngineModel, build_model
+from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, manifest
 from hydragnn_flow.training.checkpoints.starting import check_weights, weights_of
 
-SECTION: dict[str, Any] = {
+SECTION = {
     "Architecture": {
         "mpnn_type": "EGNN",
         "hidden_dim": 4,
@@ -57,18 +56,20 @@ def saved(folder, model, section, prefix="module."):
     return file
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
-def test_names_are_those_of_the_network(prefix, tmp_path):
-    trained, network = Wrapper(), HydragnnNetwork(Wrapper(), SECTION)
-    network.load_state_dict(network.read_weights(saved(tmp_path, trained, SECTION, prefix)))
-    for name, value in trained.state_dict().items():
-        assert torch.equal(network.model.state_dict()[name], value)
-    assert network.head_names == ("model.model.heads_NN",)
-
-
 def _key(section, place, value):
     outer, _, key = place.partition(".")
     return {**section, outer: {**section[outer], key: value}}
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
+def test_names_are_those_of_the_network(prefix, tmp_path):
+    trained, network = Wrapper(), HydragnnNetwork(Wrapper(), SECTION)
+    trained_otherwise = _key(SECTION, "Architecture.force_weight", 50.0)
+    file = saved(tmp_path, trained, trained_otherwise, prefix)
+    network.load_state_dict(network.read_weights(file))
+    for name, value in trained.state_dict().items():
+        assert torch.equal(network.model.state_dict()[name], value)
+    assert network.head_names == ("model.model.heads_NN",)
 
 
 @pytest.mark.parametrize(
@@ -87,41 +88,21 @@ def test_what_computes_otherwise_is_refused(place, value, words, tmp_path):
         HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
 
 
-def test_how_it_was_trained_does_not_matter(tmp_path):
-    file = saved(tmp_path, Wrapper(), _key(SECTION, "Architecture.force_weight", 50.0))
-    HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    def refused(words):
+        with pytest.raises(InputError, match=words):
+            HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
 
-
-def _no_network(file):
-    file.with_name("config.json").unlink()
-
-
-def _no_section(file):
-    file.with_name("config.json").write_text('{"NeuralNetwork": {}}')
-
-
-def _torn(file):
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _no_weights(file):
-    torch.save({"weights": {}}, file)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (_no_network, r"trained\.pk has no config\.json that says its network; put"),
-        (_no_section, r"config\.json is none that HydraGNN has written"),
-        (_torn, r"trained\.pk is no readable HydraGNN checkpoint"),
-        (_no_weights, r"no readable HydraGNN checkpoint \(KeyError: 'model_state_dict'"),
-    ],
-)
-def test_a_damaged_checkpoint_is_refused(damage, words, tmp_path):
     file = saved(tmp_path, Wrapper(), SECTION)
-    damage(file)
-    with pytest.raises(InputError, match=words):
-        HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
+    file.with_name("config.json").unlink()
+    refused(r"trained\.pk has no config\.json")
+    file.with_name("config.json").write_text('{"NeuralNetwork": {}}')
+    refused(r"config\.json is none that HydraGNN has written")
+    saved(tmp_path, Wrapper(), SECTION)
+    file.write_bytes(file.read_bytes()[:-100])
+    refused(r"trained\.pk is no readable HydraGNN checkpoint")
+    torch.save({"weights": {}}, file)
+    refused(r"no readable HydraGNN checkpoint \(KeyError: 'model_state_dict'")
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +120,7 @@ def engine(request):
 
 
 HEAD = {"num_headlayers": 2, "dim_headlayers": [8, 6]}
-KEYS: dict[str, Any] = {
+KEYS = {
     **dict.fromkeys(("num_gaussians", "num_filters", "envelope_exponent", "num_radial"), 5),
     **dict.fromkeys(("num_spherical", "int_emb_size", "out_emb_size", "basis_emb_size"), 4),
     **dict.fromkeys(("num_before_skip", "num_after_skip", "max_ell", "node_max_ell"), 1),
@@ -173,9 +154,7 @@ def hydragnn(engine, name, potential):
         "Variables_of_interest": {"output_names": [*names], "type": [*names.values()]},
         "Training": {"num_epoch": 1, "batch_size": 2, "Optimizer": {"learning_rate": 1e-3}},
     }
-    model = build_model(section, manifest())
-    assert isinstance(model, EngineModel)
-    return model.eval()
+    return build_model(section, manifest()).eval()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +165,7 @@ def test_outputs_are_those_of_hydragnn(name, potential, engine, tmp_path):
     """In the data's units, with the weights that HydraGNN has saved; new heads leave out theirs."""
     torch.manual_seed(1)
     trained = hydragnn(engine, name, potential)
-    network: Any = trained.network
+    network = trained.network
     file = saved(tmp_path, network.model, network.section)
     torch.manual_seed(2)
     model = hydragnn(engine, name, potential)

@@ -1,16 +1,11 @@
 """Layers that move the atoms: what the conformance suite does not know of them."""
 
-from collections.abc import Callable
-
 import ase
 import pytest
 import torch
 
 from hydragnn_flow.config.network.mpnn_types import READ_BY
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.testing.networks import CUTOFF, alloy, energy_and_forces
-
-Make = Callable[..., HydraModel]
 
 
 @pytest.fixture(params=READ_BY["equivariance"])

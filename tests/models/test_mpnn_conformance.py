@@ -5,14 +5,10 @@ from typing import ClassVar
 
 import pytest
 
-from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.config.network.mpnn_types import READ_BY, properties_of
 from hydragnn_flow.testing import message_passing
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
 from hydragnn_flow.testing.networks import alloy, lively
-
-POTENTIALS = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths != "never"]
-
 
 _BUILT = {}
 
@@ -30,15 +26,15 @@ class _Kept:
 
 
 class TestTypes(_Kept, PropertySuite):
-    @pytest.fixture(params=sorted(MPNN_TYPES))
-    def mpnn_type(self, request):
-        return str(request.param)
+    @pytest.fixture
+    def mpnn_type(self, mpnn):
+        return mpnn
 
 
 class TestPotentials(_Kept, PotentialSuite):
-    @pytest.fixture(params=sorted(POTENTIALS))
-    def mpnn_type(self, request):
-        return str(request.param)
+    @pytest.fixture
+    def mpnn_type(self, potential_type):
+        return potential_type
 
 
 class _Moving(_Kept):
@@ -48,7 +44,7 @@ class _Moving(_Kept):
 
     @pytest.fixture(params=READ_BY["equivariance"])
     def mpnn_type(self, request):
-        return str(request.param)
+        return request.param
 
 
 class TestTypesThatMoveTheAtoms(_Moving, PropertySuite):
@@ -97,7 +93,7 @@ class _Attending(_Kept):
     # Each of the types that may have it is in one of the classes below, or in both.
     @pytest.fixture(params=("PAINN", "SchNet"))
     def mpnn_type(self, request):
-        return str(request.param)
+        return request.param
 
     @pytest.fixture
     def properties(self, mpnn_type):
@@ -135,7 +131,7 @@ class _Finite(_Attending):
 class TestAttentionOfPotentialsOfClusters(_Finite, PotentialSuite):
     @pytest.fixture(params=("PNAEq", "DimeNet"))
     def mpnn_type(self, request):
-        return str(request.param)
+        return request.param
 
 
 class TestAttentionOfClustersToHigherDegrees(_Finite, PotentialSuite):

@@ -1,19 +1,14 @@
 """PNA, PNAEq and PNAPlus: their extremes, scalers and radial functions."""
 
-from collections.abc import Callable
-
 import ase
 import numpy as np
 import pytest
 import torch
 
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import EXTREMES, extreme
 from hydragnn_flow.models.mpnn.pnaeq import N_SCALERS, Aggregation
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, energy_and_forces
-
-Make = Callable[..., HydraModel]
 
 
 @pytest.fixture
@@ -83,10 +78,11 @@ def test_a_faded_message_changes_nothing():
     assert with_it.abs().max() > 0
 
 
+@pytest.mark.parametrize("mpnn_type", ["PNAPlus", "DimeNet"])
 @pytest.mark.parametrize("option", [{"num_radial": 12}, {"envelope_exponent": 9}])
-def test_radial_options_are_read(make, option):
+def test_radial_options_are_read(make, mpnn_type, option):
     batch = as_batch(alloy())
-    usual, other = make("PNAPlus").eval()(batch), make("PNAPlus", **option).eval()(batch)
+    usual, other = make(mpnn_type).eval()(batch), make(mpnn_type, **option).eval()(batch)
     assert abs(usual["energy"] - other["energy"]).item() > 1e-6
 
 

@@ -37,5 +37,6 @@ def test_envelope(exponent):
     (curvatures,) = torch.autograd.grad(slopes.sum(), lengths)
     assert values[0] == 1.0 and slopes[0] == 0.0
     assert 0.0 < values[1] < 1.0 and slopes[1] < 0.0
+    assert values[1] < polynomial_envelope(lengths, CUTOFF, exponent + 1)[1]
     for at_the_end in (values[2:], slopes[2:], curvatures[2:]):
         torch.testing.assert_close(at_the_end, torch.zeros_like(at_the_end), rtol=0, atol=1e-7)

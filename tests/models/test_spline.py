@@ -32,13 +32,6 @@ def test_follows_a_curve(lengths):
     assert error.abs().max() < 1e-3
 
 
-def test_stays_constant_beyond_the_cutoff():
-    knots = Knots(20, CUTOFF).double()
-    at_and_beyond = torch.tensor([[CUTOFF], [CUTOFF + 3.0]]).double()
-    at, beyond = knots(at_and_beyond)(torch.cos(knots.lengths))
-    torch.testing.assert_close(at, beyond)
-
-
 def test_a_length_that_is_no_number_spoils_no_other():
     values = Knots(20, 4.0)(torch.tensor([[1.0], [torch.nan], [2.0]]))(torch.randn(23, 3))
     assert values.isnan().all(dim=1).tolist() == [False, True, False]

@@ -5,16 +5,7 @@ import pytest
 from hydragnn_flow.models.potential import energy_unit, is_slope
 
 PER_LENGTH = (
-    *(
-        "eV/Å",
-        "eV/\N{ANGSTROM SIGN}",
-        "eV / A",
-        "eV/Ang",
-        "eV/angstrom",
-        "eV/Ångström",
-        "ev/AA",
-        "",
-    ),
+    *("eV/Å", "eV/\N{ANGSTROM SIGN}", "eV / A", "eV/Ang", "eV/angstrom", "eV/Ångström", "ev/AA"),
     *("", "eV Å^-1", "ticks/Å", "eV/tick"),  # what is not understood is not judged
 )
 OF_OTHERS = [

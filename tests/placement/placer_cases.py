@@ -36,6 +36,12 @@ def segments(*estimates: tuple[float, float, float]) -> list[Segment]:
     ]
 
 
+def gang(width: int, seconds: float) -> Segment:
+    """A segment that takes so long on so many GCDs."""
+    estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
+    return Segment(item=100 + width, estimate=estimate, width=width)
+
+
 def busy_until(fleet: Fleet, spots: Sequence[Spot], until: float, now: float = 0.0) -> Resident:
     """Something that has GCDs to itself, and is expected to have them so long."""
     return fleet.begin(spots, WHOLE, until, now, alone=True)

@@ -75,12 +75,12 @@ def test_a_cpu_slot_is_always_busy():
     assert guessed_gcd("cpu", 16.0).most_segments == 1 < guessed_gcd("hip", 64.0).most_segments
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("key", ["step_seconds", "seconds"])
-def test_what_is_no_measurement_teaches_nothing(key, wrong):
+def test_what_is_no_measurement_teaches_nothing():
     model = CostModel(GCD)
     before = model.estimate("PNA", SECOND, 1)
-    model.observe("PNA", replace(taken(3.0), **{key: wrong}))
+    for wrong in (0.0, math.nan, math.inf):
+        model.observe("PNA", replace(taken(3.0), step_seconds=wrong))
+        model.observe("PNA", replace(taken(3.0), seconds=wrong))
     assert model.estimate("PNA", SECOND, 1) == before
 
 
@@ -341,7 +341,6 @@ def test_gcds_are_never_expected_to_gain_more_than_their_number():
     assert seconds(model, SECOND, width=2) >= seconds(model, SECOND) * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(graphs=st.floats(0.1, 1000), sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
 def test_the_largest_batch_is_no_smaller_than_the_mean_one(graphs, sizes):
     factor = Sizes.of(np.array(sizes)).largest_batch(graphs)

@@ -44,13 +44,8 @@ def test_most_networks_are_not_counted_and_none_is_far_off():
     for _ in range(1000):
         shape = sizes(chance)
         found, true = works.work(shape, count), work(shape)
-        errors.append(
-            [
-                abs(math.log(found.flops / true.flops)),
-                abs(math.log(found.activation_bytes / true.activation_bytes)),
-                abs(math.log(found.parameter_bytes / true.parameter_bytes)),
-            ]
-        )
+        names = ("flops", "activation_bytes", "parameter_bytes")
+        errors.append([abs(math.log(getattr(found, n) / getattr(true, n))) for n in names])
     assert counted < 300
     late = np.array(errors[300:])
     assert np.median(late, axis=0).max() < 0.05

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from placer_cases import Segment, by_gcd, on_one_node, one_node, segments
+from placer_cases import by_gcd, gang, on_one_node, one_node, segments
 
-from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Spot, place
+from hydragnn_flow.placement import Fleet, Gcd, Host, Spot, place
 from hydragnn_flow.placement import fleet as fleet_module
 from hydragnn_flow.placement.fleet import FULL, MEMORY_FRACTION
 
@@ -46,15 +46,6 @@ def test_whatever_shares_a_gcd_fits_there(ready, share, free, memory):
 
 
 @settings(deadline=None)
-@given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12))
-def test_nothing_is_packed_while_free_gcds_suffice(ready, share, free):
-    assume(len(ready) <= free)
-    found, rest = on_one_node(ready, gcd(share=share), free)
-    assert not rest
-    assert all(len(together) == 1 for together in found)
-
-
-@settings(deadline=None)
 @given(ready=ready, share=st.integers(2, 6), free=st.integers(1, 3))
 def test_what_could_join_others_does(ready, share, free):
     site = gcd(share=share)
@@ -70,18 +61,6 @@ def test_what_could_join_others_does(ready, share, free):
 def test_segments_spread_over_the_gcds(free, sizes):
     found, _ = on_one_node(segments(*[(10.0, 1.0, 0.2)] * 6), gcd(share=4), free)
     assert sorted(map(len, found)) == sizes
-
-
-def test_small_segments_share_and_large_ones_do_not():
-    small = (10.0, 1.0, 0.2)
-    (together,), rest = on_one_node(segments(*[small] * 6), gcd(share=4), 1)
-    assert (len(together), len(rest)) == (4, 2)
-    large = (20.0, 1.0, 1.0)
-    (together,), rest = on_one_node(segments(small, large, small), gcd(share=4), 1)
-    assert [p.item for p in together] == [1]
-    hungry = (20.0, 14.0, 0.1)
-    (together,), rest = on_one_node(segments(small, hungry, small), gcd(16.0, 4), 1)
-    assert [p.item for p in together] == [1]
 
 
 def test_nothing_joins_where_sharing_does_not_pay():
@@ -162,49 +141,43 @@ def test_how_many_were_together_is_averaged_over_time():
     assert fleet.together(first.resident, 12.0) == pytest.approx((6 + 2 * 3 + 3) / 12)
 
 
-def wide(width, seconds):
-    """A segment that takes so long on so many GCDs."""
-    estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
-    return Segment(item=100 + width, estimate=estimate, width=width)
-
-
 def test_what_would_delay_a_gang_waits_for_it():
     """Four GCDs, two of them busy for 20 s more: a gang of three starts then."""
-    gang, brief, long = wide(3, 40.0), *segments((15.0, 1.0, 1.0), (30.0, 1.0, 1.0))
-    found, rest = on_one_node([gang, brief, long], gcd(), 2, [20.0, 50.0])
+    three, brief, long = gang(3, 40.0), *segments((15.0, 1.0, 1.0), (30.0, 1.0, 1.0))
+    found, rest = on_one_node([three, brief, long], gcd(), 2, [20.0, 50.0])
     assert [[p.item for p in together] for together in found] == [[brief.item]]
-    assert {p.item for p in rest} == {gang.item, long.item}
+    assert {p.item for p in rest} == {three.item, long.item}
     # With a fifth GCD free by then, the long one is in nobody's way.
-    found, _ = on_one_node([gang, brief, long], gcd(), 2, [20.0, 20.0, 50.0])
+    found, _ = on_one_node([three, brief, long], gcd(), 2, [20.0, 20.0, 50.0])
     assert {p.item for together in found for p in together} == {brief.item, long.item}
     # Enough are free: nothing has to wait.
-    found, rest = on_one_node([gang, brief, long], gcd(), 5, [])
+    found, rest = on_one_node([three, brief, long], gcd(), 5, [])
     assert len(found) == 3 and not rest
 
 
 def test_nothing_joins_those_that_a_gang_waits_for():
     """They would keep the GCDs for ever: as one ends, another joins the rest."""
     first, second, third = segments(*[(10.0, 1.0, 0.5)] * 3)
-    gang, fleet = wide(2, 5.0), one_node(gcd(), 2)
+    two, fleet = gang(2, 5.0), one_node(gcd(), 2)
     running, _ = place([first, second], fleet, 0.0)
-    placed, rest = place([gang, third], fleet, 1.0)
+    placed, rest = place([two, third], fleet, 1.0)
     assert not placed
-    assert rest == [gang, third]
+    assert rest == [two, third]
     for one in running:
         fleet.end(one.resident, one.resident.spots, 2.0)
     (begun,), _ = place(rest, fleet, 2.0)
-    assert begun.segment is gang
+    assert begun.segment is two
 
 
 def test_what_was_cut_short_goes_first():
     brief, long = segments((1.0, 1.0, 1.0), (9.0, 1.0, 1.0))
     found, _ = on_one_node([long, replace(brief, is_urgent=True)], gcd(), 1)
     assert found[0][0].item == brief.item
-    gang = replace(wide(3, 1.0), is_urgent=True)
-    found, rest = on_one_node([long, gang], gcd(), 2, [5.0])
+    three = replace(gang(3, 1.0), is_urgent=True)
+    found, rest = on_one_node([long, three], gcd(), 2, [5.0])
     assert not found, "the long one would delay the gang"
-    found, rest = on_one_node([brief, gang], gcd(), 2, [5.0])
-    assert found[0][0].item == brief.item and rest == [gang]
+    found, rest = on_one_node([brief, three], gcd(), 2, [5.0])
+    assert found[0][0].item == brief.item and rest == [three]
 
 
 def test_nothing_is_sent_to_a_node_that_ends_before_it_could_do_anything():
@@ -230,8 +203,8 @@ def test_a_gang_waits_for_no_node_that_is_gone_by_then():
     fleet.update([Host("node0", "block0", 100.0), Host("node1", "block1")])
     for n, until in ((0, 50.0), (1, 80.0)):
         fleet.begin([Spot(f"node{n}", 0)], segments((1, 1, 1))[0].estimate, until, 0.0, alone=True)
-    gang, brief = wide(2, 500.0), segments((60.0, 1.0, 1.0))[0]
-    placed, _ = place([gang, brief], fleet, 0.0)
+    (brief,) = segments((60.0, 1.0, 1.0))
+    placed, _ = place([gang(2, 500.0), brief], fleet, 0.0)
     assert [p.resident.spots for p in placed] == [[Spot("node0", 1)]], "the other is kept"
 
 
@@ -253,10 +226,3 @@ def test_the_search_for_a_gcd_to_join_is_short(monkeypatch):
     placed, rest = place(large, fleet, 0.0)
     assert (len(placed), len(rest)) == (gcds, gcds)
     assert looked < 10 * len(large)
-
-
-def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run():
-    gang, one = wide(8, 10.0), *segments((500.0, 1.0, 1.0))
-    found, rest = on_one_node([gang, one], gcd(), 2, [5.0])
-    assert [[p.item for p in together] for together in found] == [[one.item]]
-    assert rest == [gang]

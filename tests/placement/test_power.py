@@ -16,25 +16,16 @@ def seen(*taken, rest=None):
 
 
 def test_power_is_that_of_a_gcd_whatever_the_width_and_who_shares_it():
+    """Longer segments count for more, none twice, and those that were not counted not at all."""
     wide = replace(TAKEN, width=4, joules=32_000.0)
     shared = replace(TAKEN, together=2.0, joules=4_000.0)
     for taken in (TAKEN, wide, shared):
         power = measured_power([seen(taken)])
         assert power is not None and power.gcd_watts == pytest.approx(200.0)
-    power = measured_power([seen(TAKEN, wide, shared)])
-    assert power is not None and power.segments == 3 and power.gcd_watts == pytest.approx(200.0)
-
-
-def test_longer_segments_count_for_more_and_none_counts_twice():
     longer = replace(TAKEN, seconds=120.0, joules=12_000.0)
-    power = measured_power([seen(TAKEN, longer), seen(longer)])
-    assert power == Power(20_000.0 / 160.0, 2)
-
-
-def test_segments_that_were_not_counted_say_nothing():
-    assert measured_power([]) is None
-    assert measured_power([seen(replace(TAKEN, joules=None), rest=50.0)]) is None
-    assert measured_power([seen(replace(TAKEN, joules=float("nan")))]) is None
+    assert measured_power([seen(TAKEN, longer), seen(longer)]) == Power(20_000.0 / 160.0, 2)
+    for joules in (None, float("nan")):
+        assert measured_power([seen(replace(TAKEN, joules=joules), rest=50.0)]) is None
 
 
 def test_nodes_draw_what_their_gcds_and_their_rest_do():

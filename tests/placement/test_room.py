@@ -3,11 +3,12 @@
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placer_cases import WHOLE, Segment, busy_until, segments
+from placer_cases import WHOLE, busy_until, gang, segments
 
-from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Room, Spot, place
+from hydragnn_flow.placement import Fleet, Gcd, Host, Room, Spot, place
 
 GCDS = 8
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=1)
@@ -43,12 +44,6 @@ def take(fleet, room, width, seconds=1.0):
 def room(*free, **more):
     fleet = fleet_of(*free, **more)
     return fleet, Room(fleet, 0.0)
-
-
-def gang(width, seconds=10.0):
-    work = width * seconds
-    estimate = Estimate(work, 1.0, uncorrected_seconds=work, busy=1.0)
-    return Segment(item=100 + width, estimate=estimate, width=width)
 
 
 widths = st.lists(st.integers(1, 3 * GCDS), min_size=1, max_size=12)
@@ -101,19 +96,19 @@ def test_single_gcds_leave_whole_blocks_to_others():
     assert {node for _ in range(11) for node in take(fleet, here, 1)} == {3, 2}
 
 
-def test_free_gcds_on_several_nodes_are_none_for_a_gang():
-    assert not take(*room(3, 3, 3), 4)
-    assert take(*room(3, 4, 3), 4) == [1] * 4
-
-
-def test_a_wide_gang_gets_whole_nodes_of_one_block():
-    assert not take(*room(8, 7, 7, 8), 16)
-    assert take(*room(8, 7, 8, 8), 16) == [2] * 8 + [3] * 8
-    assert take(*room(8, 7, 8, 8), 12) == [2] * 8 + [3] * 4
-
-
-def test_where_no_block_is_large_enough_a_gang_is_on_several():
-    assert len(set(take(*room(8, 8, 8, 8), 24))) == 3
+@pytest.mark.parametrize(
+    ("free", "width", "nodes"),
+    [
+        ((3, 3, 3), 4, []),
+        ((3, 4, 3), 4, [1] * 4),
+        ((8, 7, 7, 8), 16, []),  # whole nodes of one block
+        ((8, 7, 8, 8), 16, [2] * 8 + [3] * 8),
+        ((8, 7, 8, 8), 12, [2] * 8 + [3] * 4),
+        ((8, 8, 8, 8), 24, [0] * 8 + [1] * 8 + [2] * 8),  # no block is large enough
+    ],
+)
+def test_a_gang_gets_gcds_that_are_close(free, width, nodes):
+    assert take(*room(*free), width) == nodes
 
 
 def test_no_more_is_given_than_may_be():

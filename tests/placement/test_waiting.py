@@ -107,7 +107,7 @@ def test_whatever_comes_every_segment_is_placed(
 
 
 @pytest.mark.parametrize("wrong", [1.0, 5.0])
-@pytest.mark.parametrize("width", [2, 8, 16, 24])
+@pytest.mark.parametrize("width", [2, 16, 24])
 def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width, wrong):
     machine = others(width, 10.0, 100.0, [1], wrong, nodes=4)
     gang = segment(10.0, width, machine.now)
@@ -118,8 +118,8 @@ def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width, wrong):
         assert machine.now <= 250.0
 
 
-@pytest.mark.parametrize("gang_seconds", [100.0, 300.0, 600.0, 1000.0])
-@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("gang_seconds", [100.0, 1000.0])
+@pytest.mark.parametrize("width", [2, 8])
 def test_a_gang_does_not_stand_behind_what_is_asked_for_later(width, gang_seconds):
     """Short or long: among trials of 400 to 800 s it begins when the first GCDs are free for it."""
     machine = others(0, 400.0, 800.0, [1], 1.0)
@@ -129,17 +129,6 @@ def test_a_gang_does_not_stand_behind_what_is_asked_for_later(width, gang_second
     while gang not in (begun := machine.step()):
         overtaking += len(begun)
     assert machine.now <= 800.0 and overtaking == 0
-
-
-def test_what_does_not_delay_a_gang_still_goes_before_it():
-    machine = others(3, 40.0, 800.0, [1], 1.0)
-    gang = segment(100.0, 8, 0.0)
-    machine.ready.append(gang)
-    first = max(end for end, *_ in machine.ends)
-    overtaking = 0
-    while gang not in (begun := machine.step()):
-        overtaking += len(begun)
-    assert machine.now == first and overtaking > 0
 
 
 def test_estimates_that_were_wrong_for_long_let_nobody_overtake():

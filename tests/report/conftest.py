@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from report_cases import Made
 
+from hydragnn_flow.report.html import write_report
+
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
@@ -14,6 +16,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = Made(tmp_path_factory.mktemp("finished"))
     made.add_members()
     return made
+
+
+@pytest.fixture(scope="session")
+def report(finished: Made) -> Path:
+    """The page of the run that is over."""
+    return write_report(finished.directory)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,8 @@ class Made:
             "energy": Target(level="graph", dim=1, unit="eV"),
             "forces": Target(level="node", dim=3, unit="eV/Å"),
         }
-        errors = compare_models(models, values(""), atoms, Sums(targets))
+        sums = SimpleNamespace(targets=targets, is_extensive="energy".__eq__)
+        errors = compare_models(models, values(""), atoms, sums)
         error = np.abs(models["ensemble"]["energy"] - values("")["energy"])[:, 0]
         inside = graphs["energy"].between(graphs["energy_lo"], graphs["energy_hi"])
         each = {"": error, "per_atom_": error / atoms}
@@ -216,16 +218,6 @@ class Made:
         }
         (self.directory / "ensemble" / "ensemble.json").write_text(json.dumps(summary))
         (self.directory / "ensemble" / "manifest.json").write_text(json.dumps(MANIFEST))
-
-
-class Sums:
-    """As much of a manifest as errors need: total energies are sums over atoms."""
-
-    def __init__(self, targets: dict[str, Target]) -> None:
-        self.targets = targets
-
-    def is_extensive(self, name: str) -> bool:
-        return name == "energy"
 
 
 def predictions(

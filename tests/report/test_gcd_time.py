@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.report.figures import gcd_time_figure
 from hydragnn_flow.report.gcd_time import CAUSES, gcd_time, gcd_time_sentence, gcd_time_table, spent
 from hydragnn_flow.segment import SegmentResult
 
@@ -42,80 +41,53 @@ def spent_by(*segments):
     return {cause: pytest.approx(seconds) for cause, seconds in spent(found).items()}
 
 
+EARLY = [segment(0, 30, "0"), segment(0, 20, "1")]
+"""The second GCD is free 10 s before the first."""
 LAST = segment(30, 40, "0")
 """Sent when all else of these tests is over, so that what is idle before is no tail."""
+CASES: dict[str, tuple[list[SegmentResult], dict[str, float]]] = {
+    "launches": ([segment(0, 40, busy=0.25)], {"busy": 10, "launches": 30}),
+    "an older ledger": ([segment(0, 40, busy=None)], {"at work": 40}),
+    "packs are busy by the sum of their shares, at most wholly": (
+        [segment(0, 40, busy=0.25), segment(10, 20, busy=0.25), segment(20, 30, busy=0.9)],
+        {"busy": 2.5 + 5 + 10 + 2.5, "launches": 7.5 + 5 + 7.5},
+    ),
+    "start-up": ([segment(4, 40, sent=0)], {"start-up": 4, "busy": 36}),
+    "no start-up where another is at work": (
+        [segment(4, 20, sent=0), segment(0, 20), LAST, segment(20, 30)],
+        {"busy": 40},
+    ),
+    "a gang waits for all its GCDs": (
+        [*EARLY, segment(30, 40, "0", "1", ready=20)],
+        {"busy": 70, "gang": 10},
+    ),
+    "work is ready and not sent": (
+        [*EARLY, segment(30, 40, "1", ready=20), LAST],
+        {"busy": 70, "ready": 10},
+    ),
+    "no work": ([*EARLY, segment(30, 40, "1"), LAST], {"busy": 70, "no work": 10}),
+    "the tail of the search, then the pause before the members": (
+        [*EARLY, segment(32, 40, "0", kind="member"), segment(32, 40, "1", kind="member")],
+        {"busy": 66, "tail": 10, "no work": 4},
+    ),
+    "a node that comes late, with work waiting for it, and has none after": (
+        [segment(0, 90, "0"), segment(30, 60, "0", "1", node="b", ready=0)],
+        {"busy": 150, "queue": 60, "away": 60},
+    ),
+    "nothing waits for a node that comes late": (
+        [segment(0, 90, "0"), segment(30, 90, "0", node="b")],
+        {"busy": 150},
+    ),
+    "a node without work is there for a while": (
+        [segment(0, 10, "0", "1"), segment(29, 39, "0", "1")],
+        {"busy": 40, "no work": 38},
+    ),
+    "stopped: nothing ran": ([segment(0, 100), segment(500, 600)], {"busy": 200}),
+    "not said when it was sent": ([segment(0, 9, away_seconds=None)], {"busy": 9}),
+}
 
 
-@pytest.mark.parametrize(
-    ("segments", "expected"),
-    [
-        pytest.param([segment(0, 40)], {"busy": 40}, id="busy"),
-        pytest.param([segment(0, 40, busy=0.25)], {"busy": 10, "launches": 30}, id="launches"),
-        pytest.param([segment(0, 40, busy=None)], {"at work": 40}, id="an older ledger"),
-        pytest.param(
-            [segment(0, 40, busy=0.25), segment(10, 20, busy=0.25), segment(20, 30, busy=0.9)],
-            {"busy": 2.5 + 5 + 10 + 2.5, "launches": 7.5 + 5 + 7.5},
-            id="packs are busy by the sum of their shares, at most wholly",
-        ),
-        pytest.param([segment(4, 40, sent=0)], {"start-up": 4, "busy": 36}, id="start-up"),
-        pytest.param(
-            [segment(4, 20, sent=0), segment(0, 20), LAST, segment(20, 30)],
-            {"busy": 40},
-            id="no start-up where another is at work",
-        ),
-        pytest.param(
-            [segment(0, 30, "0"), segment(0, 20, "1"), segment(30, 40, "0", "1", ready=20)],
-            {"busy": 70, "gang": 10},
-            id="a gang waits for all its GCDs",
-        ),
-        pytest.param(
-            [segment(0, 30, "0"), segment(0, 20, "1"), segment(30, 40, "1", ready=20), LAST],
-            {"busy": 70, "ready": 10},
-            id="work is ready and not sent",
-        ),
-        pytest.param(
-            [segment(0, 30, "0"), segment(0, 20, "1"), segment(30, 40, "1"), LAST],
-            {"busy": 70, "no work": 10},
-            id="no work",
-        ),
-        pytest.param(
-            [segment(0, 30, "0"), segment(0, 20, "1")], {"busy": 50, "tail": 10}, id="the tail"
-        ),
-        pytest.param(
-            [
-                segment(0, 30, "0"),
-                segment(0, 20, "1"),
-                segment(32, 40, "0", kind="member"),
-                segment(32, 40, "1", kind="member"),
-            ],
-            {"busy": 66, "tail": 10, "no work": 4},
-            id="the tail of the search, then the pause before the members",
-        ),
-        pytest.param(
-            [segment(0, 90, "0"), segment(30, 60, "0", "1", node="b", ready=0)],
-            {"busy": 150, "queue": 60, "away": 60},
-            id="a node that comes late, with work waiting for it, and has none after",
-        ),
-        pytest.param(
-            [segment(0, 90, "0"), segment(30, 90, "0", node="b")],
-            {"busy": 150},
-            id="nothing waits for a node that comes late",
-        ),
-        pytest.param(
-            [segment(0, 10, "0", "1"), segment(29, 39, "0", "1")],
-            {"busy": 40, "no work": 38},
-            id="a node without work is there for a while",
-        ),
-        pytest.param(
-            [segment(0, 100), segment(500, 600)], {"busy": 200}, id="stopped: nothing ran"
-        ),
-        pytest.param(
-            [segment(0, 100, away_seconds=None, waited_seconds=None)],
-            {"busy": 100},
-            id="a line that does not say when it was sent",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("segments", "expected"), CASES.values(), ids=CASES)
 def test_time_goes_to_its_cause(segments, expected):
     assert spent_by(*segments) == expected
 
@@ -185,16 +157,9 @@ def test_every_second_is_counted_once_at_every_moment(segments, seconds, to_come
     assert moved is not None and spent(moved) == pytest.approx(found, abs=1e-3)
 
 
-def test_nothing_is_told_of_segments_without_a_place():
-    assert gcd_time([]) is None
-    assert gcd_time([SegmentResult(kind="trial", number=0, rung=0, status="lost")]) is None
-
-
-SEGMENTS = [segment(0, 30, "0"), segment(0, 20, "1", busy=0.5), segment(600, 610, status="lost")]
-
-
 def test_table_and_sentence_name_the_largest_first_and_shares_of_what_was_held():
-    frame = gcd_time([*SEGMENTS, segment(2, 6, node="b", ready=0)])
+    late = [segment(2, 6, node="b", ready=0), segment(600, 610, status="lost")]
+    frame = gcd_time([segment(0, 30, "0"), segment(0, 20, "1", busy=0.5), *late])
     assert frame is not None
     table = gcd_time_table(frame)
     seconds = {"busy": 54, "launches": 10, "no work": 10, "tail": 10, "away": 34, "queue": 2}
@@ -203,17 +168,6 @@ def test_table_and_sentence_name_the_largest_first_and_shares_of_what_was_held()
     held = [*seconds.values()][:4]
     assert table["share"][:4].tolist() == pytest.approx([100 * of / 84 for of in held])
     assert table["share"][4:].isna().all()
-    assert gcd_time_sentence(frame) == (
-        "time of the GCDs: 76.2 % at work (64.3 % busy); 0.0 % starting up; 23.8 % idle, most of "
-        "it no work is ready"
-    )
-
-
-def test_the_figure_has_a_key_for_each_cause_and_cuts_pauses_out():
-    frame = gcd_time(SEGMENTS)
-    assert frame is not None
-    figure = gcd_time_figure(frame)
-    named = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert named == {CAUSES[cause] for cause in spent(frame)}
-    assert figure.axes[0].get_xlim() == (0, 40)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["stopped for 0.158 h"]
+    told = gcd_time_sentence(frame)
+    assert "76.2 % at work (64.3 % busy); 0.0 % starting up; 23.8 % idle" in told
+    assert told.endswith("most of it no work is ready")

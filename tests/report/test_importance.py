@@ -62,18 +62,18 @@ def test_what_a_sampler_has_settled_early_still_matters_most(has_condition):
     """Nine of ten trials have the good value of the parameter that doubles the cost."""
     random = np.random.default_rng(0)
     study = optuna.create_study(direction="minimize")
-    both: dict[str, Any] = {n: CategoricalDistribution([False, True]) for n in ("settled", "open")}
+    domains: dict[str, Any] = {
+        n: CategoricalDistribution([False, True]) for n in ("settled", "open")
+    }
+    domains["bucket"] = IntDistribution(1, 100)
     for number in range(40):
         chosen: dict[str, Any] = {"settled": number % 10 == 0, "open": bool(random.integers(2))}
-        domains = dict(both)
         if has_condition and chosen["open"]:
-            chosen["bucket"], domains["bucket"] = (
-                int(random.integers(1, 101)),
-                IntDistribution(1, 100),
-            )
+            chosen["bucket"] = int(random.integers(1, 101))
         cost = (2.0 if chosen["settled"] else 1.0) * (1.3 if chosen["open"] else 1.0)
         cost *= float(np.exp(0.02 * random.normal()))
-        study.add_trial(create_trial(params=chosen, distributions=domains, value=cost))
+        used = {name: domains[name] for name in chosen}
+        study.add_trial(create_trial(params=chosen, distributions=used, value=cost))
     frame = study_frame(study, [], ["seconds"])
     found = parameter_importance(study, frame, fanova=True).set_index("parameter")
     # Of two values alike often, the variance is the square of half the logarithm of their ratio.

@@ -7,32 +7,24 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import optuna
 import pandas as pd
 import pytest
+from console_cases import Console
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from hydragnn_flow import cli
 from hydragnn_flow.commands.console import console
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.dashboard import dashboard_server
 
-Command = Callable[..., str]
-
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(monkeypatch, capsys, tmp_path):
     def run(*arguments, code=0, width=200):
-        monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
         monkeypatch.setattr(console, "width", width)  # COLUMNS counts only when it is made
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capsys.readouterr()
-        assert end.value.code == code, said
-        return said.err if code else said.out
+        return Console(tmp_path, monkeypatch, capsys).says(*arguments, code=code)
 
     return run
 
@@ -70,6 +62,8 @@ def test_mistakes_are_told_in_a_sentence(command, finished, tmp_path):
     shutil.copy(finished.directory / "run.yaml", tmp_path)
     for name in ("trials", "importance", "dashboard"):
         assert "has no trials yet" in command(name, tmp_path, code=2)
+    (tmp_path / "study.journal").touch()
+    assert "has no trials yet" in command("trials", tmp_path, code=2)
 
 
 def test_importance_draws_bars(command, finished):
@@ -83,68 +77,48 @@ def test_importance_draws_bars(command, finished):
     assert "variance [%]" in said and "…" not in said
 
 
-@pytest.fixture
-def served(searching):
-    """Address of the dashboard of a run that is still going, and its journal."""
-    with dashboard_server(searching.directory, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", searching.directory / "study.journal"
-        server.shutdown()
-        thread.join()
-
-
 def get(url):
     with urllib.request.urlopen(url, timeout=60) as answer:
         body = answer.read()
     return json.loads(body) if "/api/" in url else body.decode()
 
 
-def test_the_dashboard_shows_the_trials(served):
-    url, journal = served
-    before = journal.read_bytes()
-    assert "<html" in get(url)
-    (study,) = get(f"{url}/api/studies")["study_summaries"]
-    assert study["study_name"] == "search"
-    assert len(get(f"{url}/api/studies/0")["trials"]) == 7
-    assert get(f"{url}/api/studies/0/param_importances")["param_importances"][0]
-    assert journal.read_bytes() == before
-    assert [path.name for path in journal.parent.glob("*.lock*")] == []
-
-
-def test_the_dashboard_follows_the_run(served):
-    url, journal = served
-    lines = len(get(f"{url}/csv/0").splitlines())
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    study = optuna.load_study(study_name="search", storage=storage)
-    study.tell(study.ask(), 0.25)
-    with journal.open("ab") as file:
-        file.write(b'{"op_code": 4, "worker_id": "x", "study')  # still being written
-    table = get(f"{url}/csv/0").splitlines()
-    assert len(table) == lines + 1
-    assert table[-1].startswith("7,COMPLETE,0.25")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "/api/studies/0/note", {"body": "x", "version": 1}),
-        ("POST", "/api/studies", {"study_name": "x", "directions": ["minimize"]}),
-        ("POST", "/api/trials/1/tell", {"state": "Fail"}),
-        ("POST", "/api/artifacts/0/1", {"file": "x"}),
-        ("DELETE", "/api/studies/0", {}),
-    ],
-)
-def test_the_dashboard_changes_nothing(served, method, path, body):
-    url, journal = served
-    before = journal.read_bytes()
-    asked = urllib.request.Request(url + path, json.dumps(body).encode(), method=method)
-    asked.add_header("Content-Type", "application/json")
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(asked, timeout=60)
-    assert refused.value.code == 403
-    assert "nothing can be changed here" in json.loads(refused.value.read())["reason"]
-    assert journal.read_bytes() == before
+def test_the_dashboard_shows_and_follows_the_run_and_changes_nothing(searching):
+    journal = searching.directory / "study.journal"
+    with dashboard_server(searching.directory, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        before = journal.read_bytes()
+        assert "<html" in get(url)
+        (study,) = get(f"{url}/api/studies")["study_summaries"]
+        assert study["study_name"] == "search"
+        assert len(get(f"{url}/api/studies/0")["trials"]) == 7
+        assert get(f"{url}/api/studies/0/param_importances")["param_importances"][0]
+        for method, path, body in (
+            ("PUT", "/api/studies/0/note", {"body": "x", "version": 1}),
+            ("POST", "/api/trials/1/tell", {"state": "Fail"}),
+            ("DELETE", "/api/studies/0", {}),
+        ):
+            asked = urllib.request.Request(url + path, json.dumps(body).encode(), method=method)
+            asked.add_header("Content-Type", "application/json")
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(asked, timeout=60)
+            assert refused.value.code == 403
+            assert "nothing can be changed here" in json.loads(refused.value.read())["reason"]
+        assert journal.read_bytes() == before
+        assert [path.name for path in journal.parent.glob("*.lock*")] == []
+        lines = len(get(f"{url}/csv/0").splitlines())
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        followed = optuna.load_study(study_name="search", storage=storage)
+        followed.tell(followed.ask(), 0.25)
+        with journal.open("ab") as file:
+            file.write(b'{"op_code": 4, "worker_id": "x", "study')  # still being written
+        table = get(f"{url}/csv/0").splitlines()
+        assert len(table) == lines + 1
+        assert table[-1].startswith("7,COMPLETE,0.25")
+        server.shutdown()
+        thread.join()
 
 
 def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.search import Outcome, Search
+from hydragnn_flow.search.records import active
 
 RUNGS = (2, 6, 18)
 SPACE = {
@@ -30,20 +31,7 @@ def came_to(*objectives: float) -> Outcome:
     return Outcome(objectives)
 
 
-def fits(parameters: dict[str, object], config: SearchConfig = CONFIG) -> bool:
+def fits(parameters: dict[str, object]) -> bool:
     """Whether a trial has exactly the parameters that exist for it, each within its domain."""
-    expected = set()
-    for name, domain in config.space.items():
-        if any(parameters.get(other) not in allowed for other, allowed in domain.when.items()):
-            continue
-        expected.add(name)
-        value = parameters.get(name)
-        if domain.choices is not None:
-            if value not in domain.choices:
-                return False
-        else:
-            kind, bounds = (int, domain.int) if domain.int else (float, domain.float)
-            assert bounds is not None
-            if not isinstance(value, kind) or not bounds[0] <= value <= bounds[1]:
-                return False
-    return set(parameters) == expected
+    within = all(SPACE[name].contains(value) for name, value in parameters.items())
+    return within and set(parameters) == set(active(SPACE, parameters))

@@ -1,6 +1,7 @@
 """The rules at the rungs against their plain definitions."""
 
 import math
+from collections import Counter, defaultdict
 
 import numpy as np
 import optuna
@@ -42,27 +43,34 @@ def falling(table):
 
 
 @settings(deadline=None)
-@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4), size=st.integers(1, 4))
-def test_stopping_is_the_naive_rule(values, turns, eta, size):
-    rungs = made(size, rungs="stopping", reduction_factor=eta)
-    last = len(rungs.epochs(0)) - 1
-    reported: list[list[float]] = [[] for _ in range(last + 1)]
-    went_on = [0] * last
+@given(
+    values=VALUES,
+    turns=TURNS,
+    eta=st.integers(2, 4),
+    size=st.integers(1, 4),
+    rule=st.sampled_from(["stopping", "hyperband"]),
+)
+def test_stopping_is_the_naive_rule(values, turns, eta, size, rule):
+    """Hyperband's in each bracket apart, where the first to arrive goes on whatever the size."""
+    rungs = made(size, rungs=rule, reduction_factor=eta)
+    wanted = size if rule == "stopping" else 1
+    reported: dict[tuple[int, int], list[float]] = defaultdict(list)
+    went_on = Counter[tuple[int, int]]()
     at = dict.fromkeys(range(len(values)), 0)
     for turn in turns:
         if not at:
             break
         number = sorted(at)[turn % len(at)]
-        rung = at[number]
-        value = values[number][rung]
-        reported[rung].append(value)
-        among_best = value <= sorted(reported[rung])[max(1, len(reported[rung]) // eta) - 1]
+        rung, value = at[number], values[number][at[number]]
+        place = rungs.bracket(number), rung
+        reported[place].append(value)
+        best = sorted(reported[place])[: max(1, len(reported[place]) // eta)]
         expected = "stops"
-        if rung == last:
+        if rung == len(rungs.epochs(number)) - 1:
             expected = "complete"
-        elif among_best or went_on[rung] < size:
+        elif value <= best[-1] or went_on[place] < wanted:
             expected = "goes_on"
-            went_on[rung] += 1
+            went_on[place] += 1
         assert rungs.report(number, rung, value) == expected
         at[number] += 1
         if expected != "goes_on":
@@ -107,12 +115,10 @@ def test_promotion_is_algorithm_2(values, turns, eta):
     turns=TURNS,
     cut=st.integers(0, 100),
     size=st.integers(1, 3),
-    options=st.sampled_from(
-        [{"rungs": "stopping"}, {"rungs": "promotion"}, {"rungs": "hyperband"}, {"rungs": "none"}]
-    ),
+    rule=st.sampled_from(["stopping", "promotion", "hyperband", "none"]),
 )
-def test_reopened_goes_on_as_if_never_closed(values, turns, cut, size, options):
-    rungs, again = made(size, **options), made(size, **options)
+def test_reopened_goes_on_as_if_never_closed(values, turns, cut, size, rule):
+    rungs, again = made(size, rungs=rule), made(size, rungs=rule)
     stored: dict[tuple[int, int], bool | None] = {}
 
     def steps(part, judges):
@@ -157,7 +163,7 @@ def test_a_verdict_that_was_acted_on_stands_and_others_are_given_once():
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("trials", range(1, 12, 2))
+@pytest.mark.parametrize("trials", [1, 4, 11])
 def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members(trials, size):
     rungs = made(size, rungs="promotion")
     verdicts = [rungs.report(number, 0, float(number)) for number in range(trials)]
@@ -229,32 +235,10 @@ def test_brackets_skip_rungs_and_share_the_trials():
         assert all(abs(c - e) < 4 for c, e in zip(counts, expected, strict=True))
 
 
-def test_shares_are_optunas_and_every_bracket_gets_about_the_same_budget():
+def test_shares_are_optunas():
     pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
     pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
     assert bracket_shares(5, 3) == pruner._trial_allocation_budgets
-    epochs = (2, 6, 18, 54)
-    budgets = [
-        sum(trials / 3**rung * own for rung, own in enumerate(epochs[bracket:]))
-        for bracket, trials in enumerate(bracket_shares(4, 3))
-    ]
-    assert max(budgets) <= 1.01 * min(budgets)
-
-
-def test_brackets_rank_apart():
-    rungs = made(rungs="hyperband", reduction_factor=2)
-    by_bracket = {b: [n for n in range(60) if rungs.bracket(n) == b] for b in (0, 1)}
-    for number in by_bracket[0]:
-        rungs.report(number, 0, 0.0)
-    assert rungs.report(by_bracket[1][0], 0, 9.0) == "goes_on"
-    assert rungs.report(by_bracket[1][1], 0, 10.0) == "stops"
-
-
-def test_without_a_rule_every_trial_goes_to_the_end():
-    rungs = made(rungs="none", patience={"epochs": 3})
-    assert rungs.report(0, 0, 1.0) == "goes_on"
-    assert rungs.report(1, 0, 9.0) == "goes_on"
-    assert rungs.report(1, len(rungs.epochs(1)) - 1, 9.0) == "complete"
 
 
 @pytest.mark.parametrize("rule", ["stopping", "promotion", "none"])
@@ -275,29 +259,20 @@ def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer(
     assert rungs.waiting() == []
 
 
-def hopeless():
-    return [(epoch, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
-
-
-def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better():
-    config = configured(rungs="none", learning_curve={"probability": 0.95})
-    for size in (1, 2):
-        rungs = Rungs(config, NUM_EPOCH, ensemble_size=size)
-        value = min(loss for *_, loss in hopeless())
-        assert rungs.report(0, 2, value, hopeless()) == "goes_on"
-        assert rungs.report(1, 2, 1.0, hopeless()) == "goes_on"
-        verdict = rungs.report(2, 2, value + 0.01, hopeless())
-        assert verdict == ("stops" if size == 1 else "goes_on")
+@pytest.mark.parametrize(("size", "verdict"), [(1, "stops"), (2, "goes_on")])
+def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better(size, verdict):
+    rungs = made(size, rungs="none", learning_curve={"probability": 0.95})
+    hopeless = [(epoch, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
+    value = hopeless[-1][1]
+    assert rungs.report(0, 2, value, hopeless) == "goes_on"
+    assert rungs.report(1, 2, 1.0, hopeless) == "goes_on"
+    assert rungs.report(2, 2, value + 0.01, hopeless) == verdict
 
 
 PRUNERS = [
     {"type": "MedianPruner", "n_startup_trials": 2},
-    {"type": "PercentilePruner", "percentile": 40.0},
-    {"type": "NopPruner"},
-    {"type": "ThresholdPruner", "upper": 4.0},
     {"type": "SuccessiveHalvingPruner", "min_resource": 2, "reduction_factor": 3},
     {"type": "HyperbandPruner", "min_resource": 2, "max_resource": 20},
-    {"type": "WilcoxonPruner", "p_threshold": 0.4, "n_startup_steps": 1},
     {"type": "PatientPruner", "patience": 0, "wrapped_pruner": {"type": "MedianPruner"}},
 ]
 
@@ -305,10 +280,8 @@ PRUNERS = [
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("options", PRUNERS, ids=lambda options: options["type"])
 def test_any_optuna_pruner_judges_as_it_does_in_optuna(options):
-    config = configured(pruner=options)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(study_name="ours")
-    rungs = Rungs(config, NUM_EPOCH, study)
+    rungs = Rungs(configured(pruner=options), NUM_EPOCH, study)
     theirs = optuna.create_study(study_name="ours", pruner=build_pruner(options))
     rng = np.random.default_rng(0)
     pruned = 0
@@ -330,57 +303,7 @@ def test_any_optuna_pruner_judges_as_it_does_in_optuna(options):
                 study.tell(mine, state=optuna.trial.TrialState.PRUNED)
                 theirs.tell(other, state=optuna.trial.TrialState.PRUNED)
                 break
-    assert (pruned > 0) == (options["type"] != "NopPruner")
-
-
-def curves(rng, trials, num_epoch):
-    """Noisy power laws, [trials, num_epoch], the smallest loss so far."""
-    level = np.exp(rng.normal(-2, 0.5, (trials, 1)))
-    height = np.exp(rng.normal(0, 0.5, (trials, 1)))
-    power = rng.uniform(0.5, 1.5, (trials, 1))
-    losses = level + height * np.arange(1, num_epoch + 1) ** -power
-    noise = np.exp(0.02 * rng.standard_normal(losses.shape))
-    best: np.ndarray = np.minimum.accumulate(losses * noise, axis=1)
-    return best
-
-
-def searched(rungs, best, slots):
-    """The smallest value found with so many trials at a time, and the epochs trained."""
-    running: list[tuple[int, int]] = []
-    asked, epochs, found = 0, 0, np.inf
-    while True:
-        while len(running) < slots:
-            promoted = rungs.promote()
-            if promoted is not None:
-                running.append((promoted[0], promoted[1] + 1))
-            elif asked < len(best):
-                running.append((asked, 0))
-                asked += 1
-            else:
-                break
-        if not running:
-            return found, epochs
-        number, rung = running.pop(0)
-        steps = rungs.epochs(number)
-        epochs += steps[rung] - (steps[rung - 1] if rung else 0)
-        value = best[number, steps[rung] - 1]
-        found = min(found, value)
-        if rungs.report(number, rung, value) == "goes_on":
-            running.append((number, rung + 1))
-
-
-@pytest.mark.parametrize(
-    ("rule", "most_epochs"), [("stopping", 0.25), ("promotion", 0.15), ("hyperband", 0.5)]
-)
-def test_a_good_configuration_is_found_with_a_part_of_the_epochs(rule, most_epochs):
-    trials, num_epoch, ranks, spent = 300, 54, [], []
-    for seed in range(8):
-        best = curves(np.random.default_rng(seed), trials, num_epoch)
-        found, epochs = searched(Rungs(configured(rungs=rule), num_epoch), best, slots=16)
-        ranks.append(int(np.sum(best[:, -1] < found)))
-        spent.append(epochs / (trials * num_epoch))
-    assert np.mean(ranks) <= 0.03 * trials
-    assert np.mean(spent) <= most_epochs
+    assert pruned > 0
 
 
 class Counted(float):

@@ -1,6 +1,5 @@
 """Suggestions stay within the space, whatever the space."""
 
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -8,10 +7,8 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from study_cases import SPACE, came_to, open_search
 
-from hydragnn_flow.config import Parameter, SearchConfig, load_config
+from hydragnn_flow.config import Parameter, load_config
 from hydragnn_flow.search.records import active, distributions, suggest
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -89,38 +86,6 @@ def test_every_network_of_a_published_space_can_be(path):
     assert seen == set(space)
 
 
-@settings(max_examples=15, deadline=None)
-@given(space=spaces(), seed=st.integers(0, 10**12))
-def test_a_study_knows_what_it_suggested(space, seed):
-    config = SearchConfig(trials=9, sampler="random", space=space)
-    with tempfile.TemporaryDirectory() as folder:
-        search = open_search(Path(folder) / "study.journal", config, seed)
-        asked = [search.ask().parameters for _ in range(3)]
-        assert [record.parameters for record in search.records] == asked
-        assert [search.record(number).parameters for number in range(3)] == asked
-        search.close()
-
-
-def test_the_samplers_own_suggestions_are_within_the_space(tmp_path):
-    search = open_search(tmp_path / "study.journal")
-    for _ in range(30):
-        trial = search.ask()
-        assert list(trial.parameters) == active(SPACE, trial.parameters)
-        assert all(SPACE[name].contains(value) for name, value in trial.parameters.items())
-        rung, outcome = 0, came_to(abs(trial.parameters["Architecture.hidden_dim"]))
-        while search.report(trial.number, rung, outcome) == "goes_on":
-            rung += 1
-    types = {record.parameters["Architecture.mpnn_type"] for record in search.records}
-    assert types == set(SPACE["Architecture.mpnn_type"].choices or ())
-
-
-def test_conditional_parameters_exist_only_where_they_apply(tmp_path):
-    search = open_search(tmp_path / "study.journal")
-    trials = [search.ask().parameters for _ in range(20)]
-    has = {t["Architecture.mpnn_type"]: "Architecture.num_gaussians" in t for t in trials}
-    assert has == {"SchNet": True, "EGNN": False, "PNA": False}
-
-
 CHAIN = {
     "a": Parameter(choices=("on", "off")),
     "b": Parameter(choices=(1, 2), when={"a": ("on",)}),
@@ -141,31 +106,3 @@ CHAIN = {
 )
 def test_a_condition_on_a_parameter_that_does_not_exist_is_not_met(values, existing):
     assert active(CHAIN, values) == existing
-
-
-def test_distributions_are_those_of_optuna():
-    space = {
-        "choice": Parameter(choices=("x", 2, True)),
-        "whole": Parameter(int=(8, 60), step=16),
-        "log": Parameter(int=(8, 64), log=True),
-        "number": Parameter(float=(0.0, 1.0), step=0.3),
-        "rate": Parameter(float=(1e-5, 1e-2), log=True),
-    }
-    assert distributions(space) == {
-        "choice": CategoricalDistribution(("x", 2, True)),
-        "whole": IntDistribution(8, 56, step=16),
-        "log": IntDistribution(8, 64, log=True),
-        "number": FloatDistribution(0.0, 0.9, step=0.3),
-        "rate": FloatDistribution(1e-5, 1e-2, log=True),
-    }
-
-
-@pytest.mark.parametrize("seed", [0, 1, 123_456, 20_240_101, 2**40])
-def test_the_seed_decides(seed, tmp_path):
-    def suggestions(name, seed):
-        search = open_search(tmp_path / name, seed=seed)
-        return [search.ask().parameters for _ in range(5)]
-
-    first = suggestions("first.journal", seed)
-    assert suggestions("second.journal", seed) == first
-    assert suggestions("other.journal", seed + 1) != first

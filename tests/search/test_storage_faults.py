@@ -17,16 +17,6 @@ from hydragnn_flow.search import storage as storage_module
 from hydragnn_flow.search.storage import GroupCommitBackend, StudyStorage, read_journal
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "study.journal"
-
-
 def test_a_journal_cut_at_any_byte_opens_with_all_complete_records(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # hundreds of openings
     with StudyStorage(path) as storage:
@@ -66,11 +56,13 @@ def test_any_damaged_record_is_refused_by_its_line(path):
         other = json.dumps({**json.loads(line), "op_code": 77}).encode() + b"\n"
         for damage in (b"\0" * (len(line) - 1) + b"\n", line[3:], b"[]\n", b"{}\n", other):
             path.write_bytes(b"".join([*lines[: number - 1], damage, *lines[number:]]))
+            before = path.read_bytes()
             for opening in (StudyStorage, read_journal):
                 with pytest.raises(InputError) as caught:
                     opening(path)
                 assert str(caught.value).startswith(f"{path}: line {number} is damaged (")
                 assert "\n" not in str(caught.value)
+            assert path.read_bytes() == before
 
 
 @contextmanager
@@ -84,7 +76,7 @@ def file_size_limit(n_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("room", [0, 1, 200, 700])
+@pytest.mark.parametrize("room", [0, 1, 700])
 def test_a_full_disk_leaves_the_journal_whole_and_nothing_is_lost(path, room):
     storage = StudyStorage(path)
     every_state(storage)
@@ -107,7 +99,17 @@ def test_a_full_disk_leaves_the_journal_whole_and_nothing_is_lost(path, room):
     assert content(optunas(path)) == content(read_journal(path)) == content(storage)
 
 
-def test_a_disk_that_fails_at_fsync_is_asked_again(path, monkeypatch):
+class Kept(FileIO):
+    """A file from which nothing can be removed."""
+
+    def truncate(self, size=None, /):
+        raise OSError(errno.EIO, "input/output error")
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_disk_that_fails_at_fsync_is_asked_again(path, monkeypatch, truncates):
+    """And a record that could not be removed is removed by the next commit."""
+
     def failing(file):
         raise OSError(errno.EIO, "input/output error")
 
@@ -118,50 +120,16 @@ def test_a_disk_that_fails_at_fsync_is_asked_again(path, monkeypatch):
         study.ask()
         with monkeypatch.context() as broken:
             broken.setattr(os, "fsync", failing)
-            with pytest.raises(OSError):
-                storage.commit()
-        assert path.read_bytes() == before
+            if not truncates:
+                broken.setattr(storage._journal._file, "_open", lambda: Kept(path, "ab"))
+            for _ in range(2):
+                with pytest.raises(OSError):
+                    storage.commit()
+        assert path.read_bytes().startswith(before)
+        assert (path.read_bytes() == before) == truncates
         storage.commit()
         assert path.read_bytes().startswith(before)
         assert content(read_journal(path)) == content(storage)
-
-
-class HalfBroken(FileIO):
-    """Takes half of what is written, then nothing more, not even a truncation; later it works."""
-
-    failures = 2
-
-    def write(self, content, /):
-        if self.failures == 2:
-            self.failures = 1
-            return super().write(content[: len(content) // 2])
-        self._fail()
-        return super().write(content)
-
-    def truncate(self, size=None, /):
-        self._fail()
-        return super().truncate(size)
-
-    def _fail(self):
-        if self.failures > -1:
-            self.failures -= 1
-            raise OSError(errno.EIO, "input/output error")
-
-
-def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(path):
-    with StudyStorage(path) as storage:
-        study = optuna.create_study(storage=storage)
-        storage.commit()
-        before = path.read_bytes()
-        broken = HalfBroken(path, "ab")
-        file = storage._journal._file
-        file._open = lambda: broken if broken.failures > -1 else FileIO(path, "ab")  # type: ignore[method-assign]
-        study.ask()
-        with pytest.raises(OSError):
-            storage.commit()
-        assert path.read_bytes().startswith(before)
-        assert len(path.read_bytes()) > len(before)
-    assert content(read_journal(path)) == content(storage)
 
 
 def test_a_reader_takes_no_second_half_of_a_line_for_a_line(path, monkeypatch):

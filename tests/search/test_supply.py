@@ -58,7 +58,7 @@ def campaign(trial_seconds, proposing, in_flight, trials):
     return stale, waited, clock.now, missing
 
 
-@pytest.mark.parametrize("in_flight", [1, 4, 32, 256])
+@pytest.mark.parametrize("in_flight", [1, 256])
 def test_where_trials_are_long_every_proposal_knows_all_results(in_flight):
     stale, waited, _, missing = campaign(600.0, 0.4, in_flight, 4 * in_flight + 4)
     assert set(stale) == {0} and missing == 0
@@ -73,17 +73,15 @@ def test_where_trials_are_short_the_driver_hardly_waits_and_some_results_are_not
     assert max(stale) <= 4
 
 
-def test_a_process_that_hangs_holds_up_the_driver_once_and_briefly():
-    stale, waited, _, missing = campaign(3600.0, 1e9, 4, 40)
-    assert (stale, missing) == ([], 36)
-    assert waited <= 36 * supply.MOST_SECONDS
-
-
 @settings(max_examples=60, deadline=None)
 @given(
-    st.floats(0.05, 4000.0), st.floats(0.01, 5.0), st.sampled_from([1, 2, 7, 64, 300]), st.data()
+    st.floats(0.05, 4000.0),
+    st.floats(0.01, 5.0) | st.just(1e9),
+    st.sampled_from([1, 2, 7, 64, 300]),
+    st.data(),
 )
 def test_waiting_idles_next_to_nothing(trial_seconds, proposing, in_flight, data):
+    """Also where the process that proposes hangs."""
     trials = data.draw(st.integers(in_flight + 1, 3 * in_flight + 50))
     _, waited, passed, _ = campaign(trial_seconds, proposing, in_flight, trials)
     served = trials - in_flight

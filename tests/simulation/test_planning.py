@@ -62,14 +62,14 @@ def test_parts_of_a_space_that_fit_nowhere_are_named_with_the_reason():
         f"Architecture.mpnn_type = MACE fits nowhere: {other}",
         f"Architecture.hidden_dim > 568 fits nowhere: {large}",
     ]
+    few = [drawn("SchNet", width) for width in (8, 16, 32)] + [drawn("MACE", 64, "too large")]
+    assert misfits(SPACE, few) == []
 
 
-def test_few_that_do_not_fit_are_no_part_of_a_space():
-    found = [drawn("SchNet", width) for width in (8, 16, 32)] + [drawn("MACE", 64, "too large")]
-    assert misfits(SPACE, found) == []
-
-
-def test_simulations_go_from_quicker_to_slower_than_expected(config, store):
+def test_simulations_go_from_quicker_to_slower_and_leave_nothing(
+    config, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     quiet = Conditions(node_seconds=0.0, noise=0.0)
     draws, on_nodes = Planner(config, SITE, GraphStore.open(store), quiet, 0).simulate(VIEW, 8)
     assert all(sum(draw.trials.values()) == TRIALS for draw in draws)
@@ -77,13 +77,14 @@ def test_simulations_go_from_quicker_to_slower_than_expected(config, store):
     assert sum(makespans[:4]) < sum(makespans[4:])
     assert set(on_nodes) == {1, 2}
     assert on_nodes[2].makespan < on_nodes[1].makespan
-
-
-def test_nothing_is_left_of_a_plan(config, store, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    planner(config, store).simulate(VIEW, 3)
     # The user's own folder there is for locks and shared memory, of any command.
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("hydragnn_flow-")] == []
+
+
+def told(draws, twice=TOOK, site=JOBS, **known):
+    """Sentences of a plan on four nodes, or on twice as many."""
+    known = {"is_calibrated": True, "node_hours": None} | known
+    return " | ".join(conclusions(draws, {4: TOOK, 8: twice}, site, **known))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +92,8 @@ def test_nothing_is_left_of_a_plan(config, store, tmp_path, monkeypatch):
     [(10.0, "10 node-hours are enough:"), (4.5, "are enough in the median:"), (1.0, "too little")],
 )
 def test_a_plan_is_compared_with_what_there_is(there, said):
-    draws = [replace(TOOK, node_hours=hours) for hours in (3.0, 4.0, 5.0)]
-    sentences = [
-        *conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=there)
-    ]
-    assert any(said in sentence for sentence in sentences)
-    assert any("apply for 4.8" in sentence for sentence in sentences)
+    sentences = told([replace(TOOK, node_hours=h) for h in (3.0, 4.0, 5.0)], node_hours=there)
+    assert said in sentences and "apply for 4.8" in sentences
 
 
 @pytest.mark.parametrize(
@@ -104,30 +101,20 @@ def test_a_plan_is_compared_with_what_there_is(there, said):
     [(1.0, "--walltime 01:00:00"), (1.01, "--walltime 01:10:00"), (5.0, "about 3 jobs")],
 )
 def test_a_plan_says_which_jobs_to_ask_for(hours, asked):
-    draws = [replace(TOOK, makespan=3600 * hours)] * 3
-    first, *_ = conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=None)
+    first, _, _ = told([replace(TOOK, makespan=3600 * hours)] * 3).partition(" | ")
     assert first.startswith("ask for 2 x 2 nodes") and asked in first
 
 
 def test_a_plan_says_what_it_does_not_know():
-    halved = replace(TOOK, makespan=1800.0)
-    sentences = [
-        *conclusions([TOOK] * 3, {4: TOOK, 8: halved}, JOBS, is_calibrated=False, node_hours=None)
-    ]
-    assert any("50% shorter, +0% node-hours" in sentence for sentence in sentences)
-    assert any(
-        sentence.startswith("energy is not known: no segment on fake had its energy counted, and")
-        for sentence in sentences
-    )
-    assert any("no segment was ever measured" in sentence for sentence in sentences)
+    sentences = told([TOOK] * 3, replace(TOOK, makespan=1800.0), is_calibrated=False)
+    assert "50% shorter, +0% node-hours" in sentences
+    assert "energy is not known: no segment on fake had its energy counted" in sentences
+    assert "no segment was ever measured" in sentences
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.94, "0.94 s"), (42.4, "42 s"), (190, "3 min 10 s"), (19_200, "5 h 20 min")],
-)
-def test_durations(seconds, words):
-    assert duration(seconds) == words
+def test_durations():
+    said = ["0.94 s", "42 s", "3 min 10 s", "5 h 20 min"]
+    assert [*map(duration, (0.94, 42.4, 190, 19_200))] == said
 
 
 def invoke(*arguments):
@@ -150,13 +137,8 @@ def test_the_commands_look_ahead_for_a_machine_that_is_not_here(store, tmp_path,
     assert "Simulated on 2 nodes of frontier" in said and "nothing was trained" in said
     assert Path("runs/small-simulated/store.gs").resolve() == tmp_path / "runs/small/store.gs"
     assert "nothing was trained" in invoke("status", "runs/small-simulated")
-
-
-def test_a_store_that_is_none_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
-    with pytest.raises(Exception, match="is no GraphStore; prepare one or leave it out"):
-        CliRunner().invoke(app, ["plan", "small.yaml", "--store", "."], catch_exceptions=False)
+    with pytest.raises(InputError, match="is no GraphStore; prepare one or leave it out"):
+        invoke("plan", "small.yaml", "--store", ".")
 
 
 def energies(site, power=None):
@@ -175,12 +157,10 @@ def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest):
     found = [(row[""], row["P50"]) for row in energies(site, power)]
     expected = [("energy of segments [kWh]", "2"), ("energy of nodes, idle included [kWh]", "4")]
     assert found == expected[: 1 + (rest is not None)]
-    where = {4: TOOK, 8: TOOK}
-    known = {"is_calibrated": True, "node_hours": None, "power": power}
-    told = [s for s in conclusions([TOOK] * 3, where, site, **known) if "energy" in s]
-    assert len(told) == 1 and "250 W of a GCD at work, from the 12 segments on fake" in told[0]
-    assert ("500 W for the rest of each node" in told[0]) == (rest is not None)
-    assert ("was not counted" in told[0]) == (rest is None)
+    sentences = told([TOOK] * 3, site=site, power=power)
+    assert "250 W of a GCD at work, from the 12 segments on fake" in sentences
+    assert ("500 W for the rest of each node" in sentences) == (rest is not None)
+    assert ("was not counted" in sentences) == (rest is None)
 
 
 def counted(site, watts):
@@ -189,18 +169,14 @@ def counted(site, watts):
     CostFiles(site).write(Experience({"PNA": [taken]}, {}, [], 0.5))
 
 
-def test_a_plan_knows_what_segments_of_the_machine_have_used(config, store):
-    assert planner(config, store).power is None
-    counted(SITE, 40.0)
-    assert planner(config, store).power == Power(40.0, 1)
-
-
 def test_a_limit_of_energy_ends_planned_searches(config, store):
     search = config.search.model_copy(update={"energy_kwh": 1e-5})
     limited = config.model_copy(update={"search": search})
     with pytest.raises(InputError, match=r"search.energy_kwh: it is not known what the GCDs of"):
         planner(limited, store)
+    assert planner(config, store).power is None
     counted(SITE, 40.0)
+    assert planner(config, store).power == Power(40.0, 1)
     draws, _ = planner(limited, store).simulate(VIEW, 3)
     assert all(sum(draw.trials.values()) < TRIALS for draw in draws)
     draws, _ = planner(config, store).simulate(VIEW, 3)

@@ -20,15 +20,13 @@ class Machine:
         self.clock = VirtualClock()
         self.gcds = Gcds(self.clock, interference)
         self.ends: dict[str, float] = {}
-        self.jobs: list[Job] = []
 
     def begin(self, name, when, seconds, busy, *spots):
         def ended():
             self.gcds.end(job)
             self.ends[name] = self.clock.monotonic()
 
-        job = Job(spots or (A,), seconds, busy, 1.0, ended)
-        self.jobs.append(job)
+        job = Job(spots, seconds, busy, 1.0, ended)
         self.clock.at(when, lambda: self.gcds.begin(job))
 
     def run(self):
@@ -36,39 +34,32 @@ class Machine:
         return {name: pytest.approx(end) for name, end in self.ends.items()}
 
 
-def test_a_job_alone_takes_its_time():
-    machine = Machine()
-    machine.begin("one", 5.0, 10.0, 1.0)
-    assert machine.run() == {"one": 15.0}
-
-
-def test_two_that_keep_a_gcd_busy_take_twice_as_long():
-    machine = Machine()
-    machine.begin("long", 0.0, 10.0, 1.0)
-    machine.begin("late", 4.0, 3.0, 1.0)
-    # The late one has half of the GCD from 4 to 10.
-    assert machine.run() == {"late": 10.0, "long": 13.0}
-
-
-def test_two_that_are_half_busy_do_not_feel_each_other():
-    machine = Machine()
-    machine.begin("one", 0.0, 10.0, 0.5)
-    machine.begin("two", 0.0, 6.0, 0.5)
-    assert machine.run() == {"two": 6.0, "one": 10.0}
-
-
-def test_interference_slows_what_is_together():
-    machine = Machine(interference=0.25)
-    machine.begin("one", 0.0, 8.0, 0.1)
-    machine.begin("two", 0.0, 4.0, 0.1)
-    assert machine.run() == {"two": 5.0, "one": 9.0}
-
-
-def test_a_gang_goes_at_the_pace_of_its_slowest_rank():
-    machine = Machine()
-    machine.begin("gang", 0.0, 10.0, 1.0, A, B)
-    machine.begin("guest", 2.0, 4.0, 1.0, B)
-    assert machine.run() == {"guest": 10.0, "gang": 14.0}
+@pytest.mark.parametrize(
+    ("interference", "jobs", "ends"),
+    [
+        (0.0, [("alone", 5.0, 10.0, 1.0, A)], {"alone": 15.0}),
+        # The late one has half of the GCD from 4 to 10.
+        (
+            0.0,
+            [("long", 0.0, 10.0, 1.0, A), ("late", 4.0, 3.0, 1.0, A)],
+            {"late": 10.0, "long": 13.0},
+        ),
+        # Two that are half busy do not feel each other, but for interference.
+        (0.0, [("one", 0.0, 10.0, 0.5, A), ("two", 0.0, 6.0, 0.5, A)], {"two": 6.0, "one": 10.0}),
+        (0.25, [("one", 0.0, 8.0, 0.1, A), ("two", 0.0, 4.0, 0.1, A)], {"two": 5.0, "one": 9.0}),
+        # A gang goes at the pace of its slowest rank.
+        (
+            0.0,
+            [("gang", 0.0, 10.0, 1.0, A, B), ("guest", 2.0, 4.0, 1.0, B)],
+            {"guest": 10.0, "gang": 14.0},
+        ),
+    ],
+)
+def test_jobs_share_a_gcd(interference, jobs, ends):
+    machine = Machine(interference)
+    for job in jobs:
+        machine.begin(*job)
+    assert machine.run() == ends
 
 
 _JOBS = st.lists(

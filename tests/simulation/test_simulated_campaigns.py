@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from campaign_cases import CONFIG, MEMBERS, TRIALS
+from campaign_cases import MEMBERS, TRIALS
 from phase_cases import NODE, SITE
 from rich.console import Console
 
@@ -24,6 +24,7 @@ from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation import Conditions, Simulated, simulate
 
 Simulate = Callable[..., Simulated]
+VIEW = CampaignView(Console(quiet=True))
 MOST = 3
 GPU = replace(NODE, gcd=Gcd(8, 1e8, 1e8, 1e-3, 0.5, MOST), device="cuda")
 BATCH = replace(SITE, node=GPU, nodes=4, blocks=2, scheduler="slurm", walltime=400.0)
@@ -39,7 +40,7 @@ def run(tmp_path, config, store):
             config.model_copy(update={"search": search}),
             site,
             tmp_path / "run",
-            CampaignView(Console(quiet=True)),
+            VIEW,
             store=store,
             **{"conditions": Conditions(), **changes},
         )
@@ -68,16 +69,6 @@ def timeless(path):
     ]
 
 
-def test_a_simulated_campaign_comes_to_its_end(run, tmp_path):
-    found = run()
-    assert sum(found.trials.values()) == TRIALS and set(found.trials) <= {"complete", "pruned"}
-    assert found.members == MEMBERS
-    ends = [result.ended for result in results(tmp_path / "run")]
-    assert len(ends) >= TRIALS + MEMBERS
-    assert 0 < found.search_seconds < found.makespan
-    assert found.busy <= found.occupied * (1 + 1e-9) <= 1
-
-
 def test_one_seed_gives_one_result_and_another_one_another(run, tmp_path):
     seen = []
     for seed in (1, 1, 2):
@@ -102,10 +93,16 @@ def test_no_gcd_has_more_segments_than_it_may(run, tmp_path):
     assert found.batch_jobs >= 2
 
 
-def test_the_makespan_is_no_shorter_than_the_work_and_the_longest_trial(run, tmp_path):
+def test_a_campaign_comes_to_its_end_and_takes_what_its_work_and_longest_trial_need(run, tmp_path):
     found = run(trials=30, conditions=Conditions(node_seconds=0.0))
+    assert sum(found.trials.values()) == 30 and set(found.trials) <= {"complete", "pruned"}
+    assert found.members == MEMBERS
+    ended = results(tmp_path / "run")
+    assert len(ended) >= 30 + MEMBERS
+    assert 0 < found.search_seconds < found.makespan
+    assert found.busy <= found.occupied * (1 + 1e-9) <= 1
     seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for result in results(tmp_path / "run"):
+    for result in ended:
         seconds[result.kind, result.number] += result.seconds
     gcds = len(SITE.node.gcds) * SITE.nodes
     assert SITE.node.gcd.most_segments == 2
@@ -166,7 +163,7 @@ def test_a_machine_that_loses_all_its_nodes_stops_the_campaign(run):
         run(conditions=Conditions(losses=1e5))
 
 
-def test_a_simulated_run_says_so(run, tmp_path, config):
+def test_a_simulated_run_says_so_and_replaces_no_real_one(run, tmp_path, config):
     run()
     path = tmp_path / "run"
     about = json.loads((path / "simulated.json").read_text())
@@ -178,34 +175,25 @@ def test_a_simulated_run_says_so(run, tmp_path, config):
     assert "nothing was trained" in write_report(path).read_text()
     with pytest.raises(InputError, match="holds a simulated campaign"):
         check_paths(config, path)
-
-
-def test_a_real_run_is_not_replaced(run, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.yaml").write_text("name: real\n")
+    (path / "simulated.json").unlink()
+    before = (path / "run.yaml").read_text()
     with pytest.raises(InputError, match="holds no simulation"):
         run()
-    assert (tmp_path / "run" / "run.yaml").read_text() == "name: real\n"
+    assert (path / "run.yaml").read_text() == before
 
 
 def test_a_recorded_run_is_reproduced(run, tmp_path, config):
-    """Here the record is of a simulated run; tests/test_simulation.py has a real one."""
+    """Here the record is of a simulated run; test_recorded_campaign.py has a real one."""
     first = run(trials=20, seed=4)
     record = (tmp_path / "run").rename(tmp_path / "record")
     again = run(trials=20, seed=9, recorded=record)
     made, wanted = (read_trials(path) for path in (tmp_path / "run", record))
     assert [(t.number, t.state) for t in made] == [(t.number, t.state) for t in wanted]
     assert again.makespan == pytest.approx(first.makespan, rel=0.1)
-    curves = ({(r.kind, r.number, r.rung): r.history for r in results(p)} for p in (record,))
-    assert {(r.kind, r.number, r.rung): r.history for r in results(tmp_path / "run")} == next(
-        curves
-    )
-
-
-def test_a_run_without_segments_is_no_record(run, tmp_path):
-    RunDirectory(tmp_path / "record").record_start(RunConfig.model_validate(CONFIG))
+    assert histories(tmp_path / "run") == histories(record)
+    RunDirectory(tmp_path / "empty").record_start(config)
     with pytest.raises(InputError, match="has no segments that have ended"):
-        run(recorded=tmp_path / "record")
+        run(recorded=tmp_path / "empty")
 
 
 @pytest.mark.parametrize("budget", [{"steps": 600}, {"samples": 2400}, {"seconds": 300.0}])
@@ -214,8 +202,7 @@ def test_a_simulated_campaign_has_the_steps_of_its_budget(budget, tmp_path, conf
     search = config.search.model_copy(update={"budget": TrainingBudget(**budget)})
     config = config.model_copy(update={"search": search})
     conditions = Conditions(noise=0.0, interference=0.0, node_seconds=0.0)
-    view = CampaignView(Console(quiet=True))
-    simulate(config, SITE, tmp_path / "run", view, store=store, conditions=conditions)
+    simulate(config, SITE, tmp_path / "run", VIEW, store=store, conditions=conditions)
     taken: defaultdict[int, list[SegmentResult]] = defaultdict(list)
     for result in results(tmp_path / "run"):
         if result.kind == "trial":
@@ -241,7 +228,7 @@ def test_a_search_for_the_fastest_training_can_be_planned(config, store, tmp_pat
         RunConfig.model_validate(values),
         replace(SITE, node=GPU),
         tmp_path / "run",
-        CampaignView(Console(quiet=True)),
+        VIEW,
         store=store,
         conditions=Conditions(),
     )

@@ -9,7 +9,6 @@ from phase_cases import NODE, SITE
 from segment_cases import make_spec
 
 from hydragnn_flow.execution import Rank, merged
-from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.simulation.blocks import Blocks, Conditions, VirtualClock
 from hydragnn_flow.simulation.truth import Cost
@@ -73,11 +72,6 @@ def result(future):
     return only
 
 
-def test_simulated_workers_are_workers(machine):
-    workers: Workers = machine.workers
-    assert len(workers.hosts()) == 2 and workers.waiting() == ""
-
-
 def test_a_segment_takes_its_start_and_its_epochs(machine):
     end = machine.send(Rank(machine.spec("a"), gcd=1))
     machine.wait(500.0)
@@ -115,8 +109,7 @@ def test_a_segment_that_is_released_stops_at_once(machine):
     machine.workers.release(machine.nodes[0], "a")  # which has ended
 
 
-def test_what_does_not_fit_runs_out_of_memory(config, tmp_path):
-    machine = Machine(config, tmp_path)
+def test_what_does_not_fit_runs_out_of_memory(machine):
     ends = [
         machine.send(Rank(machine.spec(name, number=number), gcd=0))
         for number, name in enumerate(("a", "b", "c"))

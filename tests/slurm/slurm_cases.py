@@ -31,22 +31,10 @@ def write_campaign(
     mode: str = "memory",
     **search: Any,
 ) -> Path:
-    """A search whose trials each train ``epochs`` in one segment, and two members.
+    """A search whose trials each train ``epochs`` in one segment, and two members trained further.
 
-    Parameters
-    ----------
-    space
-        In place of :data:`SPACE`.
-    member_epochs
-        By which members are trained further.
-    architecture, training
-        Keys of `Architecture` and `Training` to set.
-    structures, atoms
-        How many there are, half of them to train on, and atoms of each.
-    mode
-        How the store is read.
-    **search
-        More keys of `search`, or other values for those set here.
+    Half of the structures are to train on. ``architecture`` and ``training`` are keys to set, and
+    ``search`` more keys of `search`, or other values for those set here.
     """
     network = CONFIG["network"] | {
         "Architecture": CONFIG["network"]["Architecture"] | (architecture or {}),

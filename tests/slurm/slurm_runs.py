@@ -27,16 +27,9 @@ SECONDS_BETWEEN_CHECKS = 0.1
 
 
 class Campaign:
-    """One campaign on a cluster.
+    """One campaign on a cluster, whose driver runs on the login node.
 
-    Parameters
-    ----------
-    cluster
-        Where its driver runs, on the login node.
-    config, site
-        As given on the command line.
-    path
-        The run directory, as the login node sees it; beside the configuration where not given.
+    Its run directory is beside the configuration, or ``path`` as the login node sees it.
     """
 
     def __init__(
@@ -50,14 +43,9 @@ class Campaign:
         self.driver: subprocess.Popen[bytes]
 
     def start(self, *before: str, workflow: bool = False) -> None:
-        """Give the command; given again, the campaign goes on.
+        """Give the command, or the workflow that does the same, after other words (`taskset -c 0`).
 
-        Parameters
-        ----------
-        *before
-            Words in front of it, as in ``taskset -c 0``.
-        workflow
-            Whether to run the workflow script, which does the same.
+        Given again, the campaign goes on.
         """
         if workflow:
             words = [sys.executable, "workflows/ensemble_hpo.py", "--config", self.config]
@@ -150,20 +138,8 @@ class Campaign:
     ) -> Iterator[dict[str, dict[int, psutil.Process]]]:
         """Have trials at work at the same time, standing still within the ``with`` block.
 
-        Each stands still as soon as it has a checkpoint: it might be done before the last begins,
-        or before what is to happen to it has happened.
-
-        Parameters
-        ----------
-        number_of
-            That many, or more.
-        kind
-            Members in place of trials.
-
-        Returns
-        -------
-        dict
-            As of :meth:`at_work`, of these trials.
+        Each of them (``number_of`` or more) stands still as soon as it has a checkpoint: it might
+        be done before the last begins, or before what is to happen to it has happened.
         """
         held: dict[str, dict[int, psutil.Process]] = {node: {} for node in self.cluster.nodes}
 
@@ -232,15 +208,7 @@ def assert_one_at_a_time(results: Sequence[SegmentResult]) -> None:
 
 
 def assert_nothing_lost_or_repeated(campaign: Campaign, trials: int, rungs: Sequence[int]) -> None:
-    """Every trial was trained through its rungs once, and the study is whole.
-
-    Parameters
-    ----------
-    trials
-        Of the search.
-    rungs
-        Epochs at which trials are judged.
-    """
+    """Every trial was trained once through its rungs, epochs at which it is judged."""
     records = campaign.trials()
     assert [record.number for record in records] == list(range(trials))
     assert {record.state for record in records} <= {"complete", "pruned"}, records

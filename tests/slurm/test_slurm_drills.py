@@ -66,7 +66,6 @@ def test_a_node_that_hangs_loses_its_segments_and_may_come_back(cluster, tmp_pat
         node = cluster.nodes[0]
         hit = set(held[node])
         agent = held[node][min(hit)].parent()
-        assert agent is not None
         with hanging([agent, *agent.children(recursive=True)]):
             campaign.wait_for(
                 "the loss of its segments",

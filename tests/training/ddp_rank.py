@@ -34,18 +34,9 @@ _FORKS.set_forkserver_preload(["hydragnn_flow.training.runner"])
 
 
 def on_ranks(size: int, answer: Callable[..., Any], meeting: Path, *arguments: Any) -> list[Any]:
-    """What each rank of a job answers, given its world and the arguments.
+    """What each rank of a job answers, by a function of a module of its world and the arguments.
 
-    Parameters
-    ----------
-    size
-        Number of ranks.
-    answer
-        Function of a module.
-    meeting
-        File by which the ranks meet.
-    arguments
-        Of that function, behind the world.
+    The ranks meet by the file ``meeting``.
     """
     with ProcessPoolExecutor(size, _FORKS) as pool:
         ranks = [

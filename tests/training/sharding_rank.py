@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import ddp_rank
+import numpy as np
+import pytest
 import torch
 
 from hydragnn_flow.data import GraphStore
@@ -17,17 +19,7 @@ from hydragnn_flow.training.trainer import Trainer
 def on_ranks(
     size: int, specs: dict[str, dict[str, Any]], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Answers of all ranks of a job that trains some segments one after the other.
-
-    Parameters
-    ----------
-    size
-        Number of ranks.
-    specs
-        By name.
-    folder
-        Where the ranks meet, a job of each size.
-    """
+    """Answers of all ranks of a job, which meets in a folder and trains one after the other."""
     meeting = folder / f"ranks-{size}"
     answers = ddp_rank.on_ranks(size, _train_all, meeting, specs)
     return {name: [answer[name] for answer in answers] for name in specs}
@@ -74,6 +66,19 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
         "predicted": predicted,
         "held": {name: sum(map(_here, tensors)) for name, tensors in held.items()},
     }
+
+
+def check_equal(
+    name: str, ranks: list[dict[str, Any]], alone: dict[str, Any], within: float
+) -> None:
+    """Each rank has learnt and predicted what one process has that has the whole network."""
+    for rank in ranks:
+        np.testing.assert_allclose(rank["losses"], alone["losses"], rtol=within, err_msg=name)
+        assert rank["val_loss"] == pytest.approx(alone["val_loss"], rel=within), name
+        assert rank["metrics"] == pytest.approx(alone["metrics"], rel=within), name
+        assert rank["predicted"].keys() == alone["predicted"].keys()
+        for target, values in alone["predicted"].items():
+            np.testing.assert_allclose(rank["predicted"][target], values, rtol=within, atol=1e-6)
 
 
 def _here(tensor: torch.Tensor) -> int:

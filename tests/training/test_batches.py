@@ -1,45 +1,86 @@
-"""Steps of several batches: as large, and at such a rate, as if they had been written so."""
+"""What fills a step: a batch of graphs or of atoms, or several, as if they had been written so."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from segment_cases import changed, make_spec, network_with
+from segment_cases import changed, network_with
+from test_batching import Sizes
+from training_cases import CPU, segment, stops_at, trainer_of
 
 from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan.batching import Budget, Ints, graphs_kept
+from hydragnn_flow.training.plan.batching import Budget, graphs_kept
 from hydragnn_flow.training.plan.epochs import plan_epoch
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 RATE, DECAY = 5e-3, 0.99
+# As HydraGNN's documentation shows it.
+HYDRAGNN = {
+    "mode": "node_budget",
+    "max_nodes": 4096,
+    "max_graphs": 64,
+    "oversized_sample": "error",
+    "shuffle": True,
+    "seed": 0,
+}
 
 
-@dataclass
-class Graphs:
-    """Graphs of so many atoms."""
+def test_the_budget_is_hydragnns():
+    def budget(batching):
+        return Budget.of(load_network(network_with(Training__Batching=batching)))
 
-    n_atoms: Ints
-    name: str = "trainset"
-
-    def atoms_of(self, graphs):
-        return self.n_atoms[graphs]
-
-    edges_of = atoms_of
-
-    def __len__(self):
-        return len(self.n_atoms)
+    assert budget(HYDRAGNN) == Budget(graphs=64, atoms=4096)
+    ours = {"mode": "node_budget", "max_nodes": 50, "max_edges": 900, "oversized_sample": "skip"}
+    assert budget(ours | {"drop_last": False}) == Budget(atoms=50, edges=900, oversized="skip")
+    for batching in (None, {}, {**HYDRAGNN, "mode": "fixed"}):
+        assert budget(batching) == Budget(graphs=4)
+    for wrong in (None, 0):
+        with pytest.raises(InputError, match=r"network: Training\.Batching.*max_nodes"):
+            budget({**HYDRAGNN, "max_nodes": wrong})
 
 
-@pytest.mark.parametrize(
-    ("name", "factor"), [("SGD", 4), ("Adam", 2), ("AdamW", 2), ("RMSprop", 2), ("FusedLAMB", 2)]
-)
+def test_graphs_beyond_the_budget(tmp_path, alloy_store):
+    sizes = alloy_store["trainset"].n_atoms
+    limits = {"mode": "node_budget", "max_nodes": int(sizes.max()) - 1}
+
+    def spec(policy):
+        batching = limits | {"oversized_sample": policy}
+        return segment(tmp_path / policy, alloy_store, 2, Training__Batching=batching)
+
+    with pytest.raises(InputError, match=r"trainset: graph \d+ has .*max_nodes"):
+        run_segment(spec("error"))
+    for policy, kept in (("single", sizes > 0), ("skip", sizes < sizes.max())):
+        assert run_segment(spec(policy)).status == "ok"
+        plan = Trainer(spec(policy), alloy_store, CPU, World()).plan(0)
+        seen = sorted(np.concatenate([step.order for step in plan]).tolist())
+        assert seen == np.flatnonzero(kept).tolist()
+
+
+def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):
+    spec = segment(
+        tmp_path / "t", GraphStore.open(blocks), 6, Training__batch_size=3, mode="stream"
+    )
+    result = run_segment(spec)
+    assert (result.status, result.to_epoch) == ("ok", 6)
+    training = [row[1] for row in result.history]
+    assert training[-1] < 0.8 * training[0]
+    judged = []
+    for mode in ("stream", "memory"):
+        again = Trainer(changed(spec, mode=mode), GraphStore.open(blocks, mode), CPU, World())
+        assert again.progress.epoch == 6
+        judged.append(again.evaluate(again.val)[0])
+    assert judged[0] == pytest.approx(judged[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("SGD", 4), ("AdamW", 2), ("FusedLAMB", 2)])
 def test_the_rate_grows_by_the_rule_of_the_optimiser(name, factor):
     """In proportion where a step is the gradient's size, else with the root."""
     optimizer = {"type": name, "learning_rate": 0.01}
@@ -58,7 +99,7 @@ def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(data, ba
     limit = data.draw(st.integers(int(atoms.min()), 40))
     one = Budget(atoms=limit, oversized=mode)
     several = replace(one, batches=batches)
-    sizes = Graphs(atoms)
+    sizes = Sizes(atoms, atoms)
     np.testing.assert_array_equal(graphs_kept(sizes, one), graphs_kept(sizes, several))
     steps = plan_epoch(sizes, several, seed=0, epoch=0, world=1)
     alone = [step for step in steps if step.atoms > several.of_a_step["atoms"]]
@@ -72,22 +113,22 @@ def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(data, ba
 
 def test_a_rate_that_follows_the_step_grows_once(tmp_path, alloy_store):
     optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 4}
-    network = network_with(Training__Optimizer=optimizer)
-    spec = make_spec(tmp_path / "t", alloy_store, 1, network=network, batches=2)
-    trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
+    trainer = trainer_of(tmp_path, alloy_store, 1, Training__Optimizer=optimizer, batches=2)
     graphs = len(alloy_store["trainset"]) / len(trainer.plan(0))
     assert 4 < graphs <= 8
     assert trainer.schedule.learning_rate == pytest.approx(0.01 * graphs / 4)
+    # What is predicted on one GCD is of one batch.
+    assert trainer.reading.of_a_step == {"graphs": 4}
 
 
 def test_steps_of_two_batches_are_those_of_one_twice_as_large(tmp_path, alloy_store):
-    two = run_segment(make_spec(tmp_path / "two", alloy_store, 3, batches=2))
-    larger = network_with(
-        Training__batch_size=8,
-        Training__Optimizer__learning_rate=RATE * 2**0.5,
-        Training__ema_decay=DECAY**2,
-    )
-    one = run_segment(make_spec(tmp_path / "one", alloy_store, 3, network=larger))
+    two = run_segment(segment(tmp_path / "two", alloy_store, 3, batches=2))
+    larger = {
+        "Training__batch_size": 8,
+        "Training__Optimizer__learning_rate": RATE * 2**0.5,
+        "Training__ema_decay": DECAY**2,
+    }
+    one = run_segment(segment(tmp_path / "one", alloy_store, 3, **larger))
     # The same weights; validation reads them in batches that fit a GCD.
     for mine, theirs in zip(two.history, one.history, strict=True):
         assert mine[:2] == theirs[:2]
@@ -96,25 +137,10 @@ def test_steps_of_two_batches_are_those_of_one_twice_as_large(tmp_path, alloy_st
     assert two.graphs_per_step == pytest.approx(3 * len(alloy_store["trainset"]) / two.steps)
 
 
-def test_what_is_predicted_on_one_gcd_is_of_one_batch(tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "t", alloy_store, 1, batches=2)
-    trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
-    assert trainer.budget.of_a_step == {"graphs": 8}
-    assert trainer.reading.of_a_step == {"graphs": 4}
-
-
 def stopped(spec, store, steps):
     """Train so many steps of the first epoch."""
-    begun = 0
-
-    def should_stop():
-        nonlocal begun
-        begun += 1
-        return begun > steps
-
-    trainer = Trainer(spec, store, torch.device("cpu"), World())
     with pytest.raises(Stopped):
-        trainer.run(should_stop)
+        Trainer(spec, store, CPU, World()).run(stops_at(steps + 1))
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,8 +150,7 @@ def test_an_epoch_ends_with_the_steps_it_began_with(
 ):
     """Then come those of the new width, which is what the record says."""
     folder = tmp_path_factory.mktemp("t")
-    network = network_with(Training__batch_size=2)
-    spec = make_spec(folder, alloy_store, 1, network=network, batches=before)
+    spec = segment(folder, alloy_store, 1, Training__batch_size=2, batches=before)
     whole = run_segment(replace(spec, directory=str(folder / "whole")))
     stopped(spec, alloy_store, steps)
     progress = load_checkpoint(folder / FILE)["progress"]
@@ -149,10 +174,9 @@ def test_an_epoch_ends_with_the_steps_it_began_with(
 
 def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path, alloy_store):
     """A rank then computes a step in parts no larger than its own batch."""
-    network = network_with(Training__batch_size=2)
-    spec = make_spec(tmp_path / "t", alloy_store, 2, network=network, batches=4)
+    spec = segment(tmp_path / "t", alloy_store, 2, Training__batch_size=2, batches=4)
     stopped(spec, alloy_store, 1)
-    trainer = Trainer(changed(spec, batches=1), alloy_store, torch.device("cpu"), World())
+    trainer = Trainer(changed(spec, batches=1), alloy_store, CPU, World())
     left = trainer.plan(0)[1:]
     parts = [batch.num_graphs for pieces in trainer.micro_batches(left) for batch in pieces]
     assert sum(parts) == sum(step.graphs for step in left)
@@ -160,15 +184,8 @@ def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path, alloy_store):
 
 
 def test_a_member_leaves_the_steps_of_its_trial(tmp_path, alloy_store):
-    trial = make_spec(tmp_path / "trial", alloy_store, 1)
+    trial = segment(tmp_path / "trial", alloy_store, 1)
     run_segment(trial)
-    member = make_spec(
-        tmp_path / "member",
-        alloy_store,
-        2,
-        kind="member",
-        trial_checkpoint=str(trial.folder / FILE),
-        batches=2,
-    )
-    end = run_segment(member)
+    start = {"kind": "member", "trial_checkpoint": str(trial.folder / FILE)}
+    end = run_segment(segment(tmp_path / "member", alloy_store, 2, **start, batches=2))
     assert (end.from_epoch, end.learning_rate) == (1, pytest.approx(RATE * 2**0.5))

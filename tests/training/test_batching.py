@@ -151,14 +151,11 @@ def test_no_step_is_a_tiny_remainder():
 def test_graphs_beyond_the_budget(blocks):
     index = Sizes(np.array([8, 90, 8, 70]), np.array([20, 20, 20, 20]))
     budget = Budget(graphs=4, atoms=64)
-    with pytest.raises(InputError) as caught:
+    words = r"max_nodes, as 2 of 4 graphs have; raise it \(to 90 .* or 'skip'"
+    with pytest.raises(InputError, match=words) as caught:
         plan_epoch(index, budget, 0, 0, 1, blocks)
     graph, atoms = (1, 90) if "graph 1" in str(caught.value) else (3, 70)
-    assert str(caught.value) == (
-        f"trainset: graph {graph} has {atoms} atoms, more than the 64 of "
-        "Training.Batching.max_nodes, as 2 of 4 graphs have; raise it (to 90 for all of them) or "
-        "set Training.Batching.oversized_sample to 'single' or 'skip'"
-    )
+    assert f"trainset: graph {graph} has {atoms} atoms, more than the 64" in str(caught.value)
     single = plan_epoch(index, replace(budget, oversized="single"), 0, 0, 2, blocks)
     assert sorted(sorted(step.order.tolist()) for step in single) == [[0, 2], [1], [3]]
     (skip,) = plan_epoch(index, replace(budget, oversized="skip"), 0, 0, 2, blocks)

@@ -5,28 +5,21 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from segment_cases import changed, make_spec, network_with
+from segment_cases import changed, network_with
+from training_cases import segment, stops_at, trainer_of
 
 from hydragnn_flow.data import GraphStore, Target, write_store
-from hydragnn_flow.data.reading.split import SplitPart
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.plan import epochs as epochs_module
 from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 
-def trainer(folder, store, until=3, **changes):
-    spec = make_spec(folder, store, until, **changes)
-    return Trainer(spec, store, torch.device("cpu"), World())
-
-
 class Seeing(Trainer):
     """Remembers the graphs of its steps."""
 
-    def train_step_seen(self):
+    def run_seen(self):
         seen: list[list[int]] = []
         step_of = self._step
 
@@ -39,44 +32,38 @@ class Seeing(Trainer):
         return seen
 
 
-def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(tmp_path, alloy_store):
-    """20 steps in 6 epochs; all graphs once before any comes twice, over epochs and segments."""
-    seen: list[list[int]] = []
-    for until in (2, 6):
-        spec = make_spec(tmp_path / "t", alloy_store, until, budget=("steps", 20))
-        one = Seeing(spec, alloy_store, torch.device("cpu"), World())
-        seen += one.train_step_seen()
-    assert [len(graphs) for graphs in seen] == [4] * 20
-    assert one.progress.epoch == 6
-    n = len(alloy_store["trainset"])
-    drawn = [graph for graphs in seen for graph in graphs]
+def check_passes(steps, n):
+    """Every graph comes once before any comes twice."""
+    drawn = [graph for graphs in steps for graph in graphs]
     for first in range(0, len(drawn) - n + 1, n):
         assert sorted(drawn[first : first + n]) == [*range(n)]
-    result = run_segment(changed(spec, directory=str(tmp_path / "u"), until_epoch=6))
+
+
+def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(tmp_path, alloy_store):
+    """20 steps in 6 epochs, over epochs and segments."""
+    seen: list[list[int]] = []
+    for until in (2, 6):
+        one = trainer_of(tmp_path / "t", alloy_store, until, Seeing, budget=("steps", 20))
+        seen += one.run_seen()
+    assert [len(graphs) for graphs in seen] == [4] * 20
+    assert one.progress.epoch == 6
+    check_passes(seen, len(alloy_store["trainset"]))
+    result = run_segment(changed(one.spec, directory=str(tmp_path / "u")))
     assert (result.steps, result.graphs_per_step) == (20, 4.0)
     assert [row[0] for row in result.history] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_budget_in_samples_is_the_same_for_all_sizes_of_a_step(tmp_path, alloy_store):
     for size in (2, 7):
-        network = network_with(Training__batch_size=size)
-        folder = tmp_path / str(size)
-        spec = make_spec(folder, alloy_store, 6, network=network, budget=("samples", 50))
-        seen = Seeing(spec, alloy_store, torch.device("cpu"), World()).train_step_seen()
-        assert sum(map(len, seen)) == 50
+        changes = {"Training__batch_size": size, "budget": ("samples", 50)}
+        one = trainer_of(tmp_path / str(size), alloy_store, 6, Seeing, **changes)
+        assert sum(map(len, one.run_seen())) == 50
 
 
 def test_a_budget_in_seconds_ends_epochs_by_their_time(tmp_path, alloy_store):
     """Stopped within one of them, it goes on with what is left of its time."""
-    spec = make_spec(tmp_path / "t", alloy_store, 4, budget=("seconds", 1.8))  # 0.3 each
-    asked = 0
-
-    def stop():
-        nonlocal asked
-        asked += 1
-        return asked == 8
-
-    first = run_segment(spec, should_stop=stop)
+    spec = segment(tmp_path / "t", alloy_store, 4, budget=("seconds", 1.8))  # 0.3 each
+    first = run_segment(spec, should_stop=stops_at(8))
     assert first.status == "interrupted"
     before = load_checkpoint(tmp_path / "t" / FILE)["progress"]
     assert before["seconds"] > 0 or before["epoch"] > 0
@@ -88,6 +75,7 @@ def test_a_budget_in_seconds_ends_epochs_by_their_time(tmp_path, alloy_store):
 
 
 def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_store):
+    """But a member predicts the whole split at its end."""
     val = alloy_store["valset"]
     parts = [judged_by(val, (4, seed)) for seed in (0, 0, 1)]
     assert judged_by(val, None) is judged_by(val, (len(val), 3)) is val
@@ -95,14 +83,12 @@ def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_stor
     assert energies[0] == energies[1] != energies[2]
     assert {*energies[0]} <= {*val.target("energy").ravel().tolist()}
     part = parts[0]
-    assert isinstance(part, SplitPart)
-    graphs = part._graphs
-    assert part.n_atoms.tolist() == val.n_atoms[graphs].tolist()
-    assert part.n_edges.tolist() == val.n_edges[graphs].tolist()
     (batch,) = part.batches([np.arange(4)])
-    assert torch.equal(batch.pos, val.batch(graphs).pos)
+    assert torch.equal(batch.energy.view(-1, 1), torch.from_numpy(part.target("energy")))
+    assert part.n_atoms.tolist() == torch.diff(batch.ptr).tolist()
+    assert part.n_edges.sum() == batch.num_edges
 
-    one = trainer(tmp_path / "t", alloy_store, 2, subset=(4, 0), number=3)
+    one = trainer_of(tmp_path / "t", alloy_store, 2, subset=(4, 0), number=3)
     one.run()
     predicted = load_checkpoint(tmp_path / "t" / FILE)["predicted"]
     assert {name: len(found["energy"]) for name, found in predicted.items()} == {"4 of valset": 4}
@@ -110,13 +96,11 @@ def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_stor
     per_atom = float((errors.ravel() / part.n_atoms).mean())
     assert one.progress.metrics["energy_mae_per_atom"] == pytest.approx(per_atom, rel=1e-4)
 
-
-def test_a_member_predicts_the_whole_validation_split_at_its_end(tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "m", alloy_store, 2, kind="member", subset=(4, 0))
-    result = run_segment(spec)
+    member = segment(tmp_path / "m", alloy_store, 2, kind="member", subset=(4, 0))
+    result = run_segment(member)
     assert result.status == "ok"
-    predicted = load_checkpoint(spec.folder / result.checkpoint)["predicted"]
-    assert len(predicted["valset"]["energy"]) == len(alloy_store["valset"])
+    predicted = load_checkpoint(member.folder / result.checkpoint)["predicted"]
+    assert len(predicted["valset"]["energy"]) == len(val)
 
 
 HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 4, "num_headlayers": 1, "dim_headlayers": [4]}
@@ -144,11 +128,8 @@ def store(tmp_path_factory, alloy_store):
 def test_data_sets_contribute_equally_or_by_weights(tmp_path, store):
     """As many graphs as there are, of which those of the small one come more often."""
     n = len(store["trainset"])
-    assert store["trainset"].branch_runs.pairs == [(0, 5), (1, n - 5)]
     for sampling, part in (("equal", 0.5), ({"0": 1, "1": 3}, 0.25)):
-        folder = tmp_path / str(part)
-        spec = make_spec(folder, store, 40, network=OF_BRANCHES, sampling=sampling)
-        one = Trainer(spec, store, torch.device("cpu"), World())
+        one = trainer_of(tmp_path / str(part), store, 40, network=OF_BRANCHES, sampling=sampling)
         drawn: Counter[int] = Counter()
         for epoch in range(40):
             steps = one.plan(epoch)
@@ -160,33 +141,21 @@ def test_data_sets_contribute_equally_or_by_weights(tmp_path, store):
         for graphs in (range(5), range(5, n)):
             counts = [drawn[graph] for graph in graphs]
             assert max(counts) - min(counts) <= 1
-    result = run_segment(changed(spec, until_epoch=2))
+    result = run_segment(changed(one.spec, until_epoch=2))
     assert (result.status, result.to_epoch) == ("ok", 2)
 
 
-def test_the_runs_of_branches_are_known_without_reading_graphs(tmp_path, store):
+def test_the_runs_of_branches_are_known_without_reading_graphs(store):
+    runs = [(0, 5), (1, len(store["trainset"]) - 5)]
     with GraphStore.open(store.path, "random") as again:
-        assert again["trainset"].branch_runs.graphs[0] == 5
+        assert again["trainset"].branch_runs.pairs == runs
         assert "_reader" not in vars(again["trainset"])
     (shard,) = store.manifest.shards
-    assert shard.branch_runs["trainset"][0] == (0, 5)
     # A store that does not say has them read, and one without branches has one.
-    old = GraphStore(
-        store.path,
-        store.manifest.model_copy(
-            update={"shards": [shard.model_copy(update={"branch_runs": {}})]}
-        ),
-        "random",
-    )
-    assert old["trainset"].branch_runs.pairs == store["trainset"].branch_runs.pairs
-    old.close()
-
-
-def test_sampling_that_suits_no_branch_is_refused(tmp_path, store, alloy_store):
-    with pytest.raises(InputError, match="all belong to one; remove it"):
-        trainer(tmp_path / "a", alloy_store, sampling="equal")
-    with pytest.raises(InputError, match=r"data\.sampling\.mptrj: no structure"):
-        trainer(tmp_path / "b", store, network=OF_BRANCHES, sampling={"mptrj": 1, "0": 1})
+    untold = shard.model_copy(update={"branch_runs": {}})
+    manifest = store.manifest.model_copy(update={"shards": [untold]})
+    with GraphStore(store.path, manifest, "random") as old:
+        assert old["trainset"].branch_runs.pairs == runs
 
 
 @pytest.mark.parametrize("mode", ["memory", "stream"])
@@ -195,10 +164,7 @@ def test_whole_epochs_of_a_large_split_are_planned_while_they_are_trained(
 ):
     monkeypatch.setattr(epochs_module, "_MOST_GRAPHS", 5)
     with GraphStore.open(blocks, mode) as store:
-        spec = make_spec(tmp_path / "t", store, 3, mode=mode)
-        one = Seeing(spec, store, torch.device("cpu"), World())
-        seen, n = one.train_step_seen(), len(store["trainset"])
-    graphs = [graph for step in seen for graph in step]
-    assert len(graphs) == 3 * n
-    for first in range(0, 3 * n, n):
-        assert sorted(graphs[first : first + n]) == [*range(n)]
+        seen = trainer_of(tmp_path / "t", store, 3, Seeing, mode=mode).run_seen()
+        n = len(store["trainset"])
+    assert sum(map(len, seen)) == 3 * n
+    check_passes(seen, n)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from data_set_cases import FAR, PLAIN, branches, one_of, two_level_store
+from in_place_cases import NAMES, prepared, three_sets
 from segment_cases import make_spec, network_with
+from test_criterion import summed
 
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
@@ -15,8 +17,6 @@ from hydragnn_flow.training.measures.losses import Counts, Loss, atoms_per_struc
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.plan.sampling import drawn_size, judged_by
 from hydragnn_flow.training.runner import run_segment
-
-ERRORS = ("energy_mae", "energy_mae_per_atom", "forces_mae")
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +41,17 @@ def test_a_loss_begins_at_about_one_on_each_data_set(store):
     alone = network_with()
     torch.manual_seed(0)
     pooled, of_all = build_model(alone, store), Loss(load_network(alone), store.manifest)
-    everything = store["trainset"].batch(range(len(store["trainset"])))
-    counts = Counts(everything.num_graphs, everything.num_nodes)
-    far_off = of_all.total(of_all.term_means(pooled(everything), everything, counts))
+    batch = store["trainset"].batch(range(len(store["trainset"])))
+    counts = Counts(batch.num_graphs, batch.num_nodes)
+    far_off = of_all.total(of_all.term_means(pooled(batch), batch, counts))
     assert far_off.item() > 100
 
 
 def test_forces_are_the_slope_of_the_energy_in_every_branch(store):
     torch.manual_seed(0)
     model = build_model(network(), store).double().eval()
-    batch = store["trainset"].batch(
-        np.concatenate([one_of(store, "trainset", k)[:2] for k in (1, 0)])
-    )
+    of_both = np.concatenate([one_of(store, "trainset", k)[:2] for k in (1, 0)])
+    batch = store["trainset"].batch(of_both)
     batch.pos = batch.pos.double()
     forces, step = model(batch)["forces"], 1e-4
     for atom in (0, int(batch.num_nodes) - 1):
@@ -64,14 +63,6 @@ def test_forces_are_the_slope_of_the_energy_in_every_branch(store):
         assert forces[atom, 0].item() == pytest.approx(
             (energies[1] - energies[0]) / (2 * step), abs=1e-6
         )
-
-
-def test_references_are_those_of_the_branch(store):
-    model = build_model(network(), store)
-    train = store["trainset"]
-    batch = train.batch(range(len(train)))
-    left = batch.energy.view(-1, 1) - model.references(batch)
-    assert (left / torch.diff(batch.ptr)[:, None]).abs().max().item() < 1.0
 
 
 def test_a_data_set_weighs_in_the_loss_what_is_asked(store):
@@ -138,17 +129,8 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store, name):
     rng = np.random.default_rng(0)
     labels = {target: val.target(target) for target in ("energy", "forces")}
     predictions = {target: v + rng.normal(size=v.shape) for target, v in labels.items()}
-    sums, at = torch.zeros(metrics.shape, dtype=torch.float64), {"energy": 0, "forces": 0}
-    for graphs in (range(3), range(3, 9), range(9, len(val))):
-        batch = val.batch(graphs)
-        rows = {"energy": batch.num_graphs, "forces": batch.num_nodes}
-        outputs = {
-            target: torch.from_numpy(predictions[target][at[target] : at[target] + n])
-            for target, n in rows.items()
-        }
-        at = {target: at[target] + n for target, n in rows.items()}
-        sums += metrics.sums(outputs, batch)
-    found = metrics.means(sums)
+    parts = (range(3), range(3, 9), range(9, len(val)))
+    found = summed(metrics, map(val.batch, parts), predictions)
     assert val.branch is not None
     residual = np.abs(predictions["forces"] - labels["forces"])
     of_atom = np.repeat(val.branch, val.n_atoms)
@@ -197,3 +179,24 @@ def test_two_levels_are_learnt_as_well_as_one(store, tmp_path):
     assert max(near, far) < 0.2
     assert max(near, far) < 4 * min(near, far)
     assert result.metrics["energy_mae_per_atom"] == pytest.approx((near + far) / 2)
+
+
+def test_a_segment_learns_the_same_in_place(tmp_path):
+    """Two files of HydraGNN's and a store, a branch each: errors differ by rounding alone."""
+    sources = three_sets(tmp_path)
+    of_three = network_with(Architecture__output_heads={"node": branches(3)})
+    found = {}
+    for name, in_place, mode in (
+        ("copies", False, "memory"),
+        ("there", True, "memory"),
+        ("there", True, "random"),
+    ):
+        store = prepared(tmp_path, sources, f"{name}.gs", in_place=in_place)
+        spec = make_spec(tmp_path / f"{name}-{mode}", store, 2, network=of_three, mode=mode)
+        result = run_segment(spec)
+        assert result.status == "ok", result.reason
+        found[name, mode] = result.metrics
+    copies = found.pop(("copies", "memory"))
+    for error in (f"{e}@{name}" for e in ("energy_mae", "forces_mae") for name in NAMES):
+        for metrics in found.values():
+            assert metrics[error] == pytest.approx(copies[error], rel=1e-3), error

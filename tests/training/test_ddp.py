@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from ddp_rank import TOLD, answers, on_ranks, train, train_on
-from segment_cases import make_spec, network_with
+from segment_cases import NETWORK, changed, make_spec
+from training_cases import CPU, PROPERTY, segment
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import build_model
@@ -26,43 +27,27 @@ pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
 PER_RANK = "a batch of each"
 STARTED = "from weights, in part frozen"
-NETWORKS = {
-    # uneven shares of a step
-    "SchNet": network_with(Training__batch_size=5),
-    "EGNN": network_with(Training__batch_size=5, Architecture__mpnn_type="EGNN"),
-    "by cost": network_with(Training__Batching=BUDGET),
+FIVE = {"Training__batch_size": 5}  # uneven shares of a step
+NOISE = FIVE | {"Training__loss_function_type": "GaussianNLLLoss", "Training__nll_beta": 0.5}
+SINGLE = BUDGET | {"max_nodes": 14, "oversized_sample": "single"}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "SchNet": FIVE,
+    "EGNN": FIVE | {"Architecture__mpnn_type": "EGNN"},
+    "by cost": {"Training__Batching": BUDGET, "bootstrap": True},
     # what the loss and the optimiser have to settle among the ranks
     # more ranks than graphs in a step
-    "rmse, one by one": network_with(Training__batch_size=1, Training__loss_function_type="rmse"),
-    "in parts": network_with(Training__batch_size=5, Training__accumulation_steps=2),
-    "ZeRO": network_with(Training__batch_size=5, Training__Optimizer__use_zero_redundancy=True),
-    "LAMB": network_with(Training__batch_size=5, Training__Optimizer__type="FusedLAMB"),
-    "noise": network_with(
-        Training__batch_size=5,
-        Training__loss_function_type="GaussianNLLLoss",
-        Training__nll_beta=0.5,
-        Architecture__enable_interatomic_potential=False,
-        Architecture__output_heads={"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
-        Variables_of_interest__type=["graph"],
-    ),
-    "noise of a potential": network_with(
-        Training__batch_size=5,
-        Training__loss_function_type="GaussianNLLLoss",
-        Training__nll_beta=0.5,
-    ),
+    "rmse, one by one": {"Training__batch_size": 1, "Training__loss_function_type": "rmse"},
+    "in parts": FIVE | {"Training__accumulation_steps": 2},
+    "ZeRO": FIVE | {"Training__Optimizer__use_zero_redundancy": True},
+    "LAMB": FIVE | {"Training__Optimizer__type": "FusedLAMB"},
+    "noise": NOISE | PROPERTY,
+    "noise of a potential": NOISE,
     # what a step of twice this is on one
-    PER_RANK: network_with(Training__batch_size=3),
+    PER_RANK: {"Training__batch_size": 3, "batches": 2},
     # whose reference energies the ranks fit together
-    STARTED: network_with(Training__batch_size=5),
-    "some alone": network_with(
-        Training__Batching=BUDGET | {"max_nodes": 14, "oversized_sample": "single"}
-    ),
-    "of a budget": network_with(Training__Batching=BUDGET),
-}
-CHANGES: dict[str, dict[str, Any]] = {
-    "by cost": {"bootstrap": True},
-    PER_RANK: {"batches": 2},
-    "of a budget": {"budget": ("steps", 20), "subset": (5, 1)},
+    STARTED: FIVE | {"frozen": ("encoder.embedding",)},
+    "some alone": {"Training__Batching": SINGLE},
+    "of a budget": {"Training__Batching": BUDGET, "budget": ("steps", 20), "subset": (5, 1)},
 }
 
 
@@ -71,20 +56,13 @@ def specs(tmp_path_factory, alloy_store):
     folder = tmp_path_factory.mktemp("ranks")
     weights = folder / "weights.pt"
     torch.manual_seed(1)
-    model = build_model(NETWORKS[STARTED], alloy_store)
-    keep_weights(weights, model.state_dict(), is_whole=True)
-    return {
-        name: make_spec(
-            folder / name,
-            alloy_store,
-            1,
-            network=network,
-            weights=str(weights) if name == STARTED else "",
-            frozen=("encoder.embedding",) if name == STARTED else (),
-            **CHANGES.get(name, {}),
-        ).to_dict()
-        for name, network in NETWORKS.items()
+    keep_weights(weights, build_model(NETWORK, alloy_store).state_dict(), is_whole=True)
+    found = {
+        name: segment(folder / name, alloy_store, 1, **changes)
+        for name, changes in TRAININGS.items()
     }
+    found[STARTED] = changed(found[STARTED], weights=str(weights))
+    return {name: spec.to_dict() for name, spec in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -113,24 +91,28 @@ def test_ranks_that_share_the_optimiser_save_all_of_it(on_two_ranks, specs, allo
     assert on_two_ranks
     spec = read_segment(specs["ZeRO"])
     saved = load_checkpoint(spec.folder / FILE)["optimizer"]
-    one = Trainer(spec, alloy_store, torch.device("cpu"), World())
+    one = Trainer(spec, alloy_store, CPU, World())
     moments = one.optimizer.state_dict()
     assert saved["state"].keys() == moments["state"].keys()
     assert len(saved["state"]) == len(list(one.model.parameters()))
     for mine, theirs in zip(moments["state"].values(), saved["state"].values(), strict=True):
         torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=0, atol=0)
     (folder := spec.folder / "alone").mkdir()
-    alone = Trainer(replace(spec, directory=str(folder)), alloy_store, torch.device("cpu"), World())
+    alone = Trainer(replace(spec, directory=str(folder)), alloy_store, CPU, World())
     train_on(alone, World())
     for mine, theirs in zip(alone.optimizer.state.values(), saved["state"].values(), strict=True):
         torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_two_processes_equal_one(tmp_path, specs, on_two_ranks, name):
-    """Some epochs of the same graphs; 1e-5 relative."""
-    one, val_one, metrics_one = train(specs[name] | {"directory": str(tmp_path)}, World())
-    two, val_two, metrics_two = on_two_ranks[name]
+    """Some epochs of the same graphs."""
+    one = train(specs[name] | {"directory": str(tmp_path)}, World())
+    check_equal(on_two_ranks[name], one)
+
+
+def check_equal(of_two, of_one):
+    (two, val_two, metrics_two), (one, val_one, metrics_one) = of_two, of_one
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert val_two == pytest.approx(val_one, rel=1e-5)
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
@@ -138,17 +120,13 @@ def test_two_processes_equal_one(tmp_path, specs, on_two_ranks, name):
 
 def test_a_batch_of_each_rank_is_one_twice_as_large(tmp_path, on_two_ranks, alloy_store):
     """At a rate that is larger by the root of two, written out."""
-    larger = network_with(
-        Training__batch_size=6,
-        Training__Optimizer__learning_rate=5e-3 * 2**0.5,
-        Training__ema_decay=0.99**2,
-    )
-    spec = make_spec(tmp_path / "t", alloy_store, 1, network=larger)
-    one, val_one, metrics_one = train(spec.to_dict(), World())
-    two, val_two, metrics_two = on_two_ranks[PER_RANK]
-    np.testing.assert_allclose(two, one, rtol=1e-5)
-    assert val_two == pytest.approx(val_one, rel=1e-5)
-    assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
+    larger = {
+        "Training__batch_size": 6,
+        "Training__Optimizer__learning_rate": 5e-3 * 2**0.5,
+        "Training__ema_decay": 0.99**2,
+    }
+    spec = segment(tmp_path / "t", alloy_store, 1, **larger)
+    check_equal(on_two_ranks[PER_RANK], train(spec.to_dict(), World()))
 
 
 def test_ranks_gather_what_each_has_predicted(on_two_ranks, specs, alloy_store):
@@ -172,12 +150,11 @@ def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store):
     alone = plan_in_order(split, Budget(graphs=2), 1)
     steps = [replace(step, bounds=np.array([0, step.graphs, step.graphs])) for step in alone]
     mine = {"energy": np.arange(float(len(split)))[:, None]}
-    device = torch.device("cpu")
-    whole = gathered(mine, split, steps, Two(0, 2), device)
+    whole = gathered(mine, split, steps, Two(0, 2), CPU)
     order = np.concatenate([step.order for step in steps])
     np.testing.assert_array_equal(whole["energy"][order], mine["energy"])
     nothing = {"energy": np.zeros((0, 1))}
-    assert not gathered(nothing, split, steps, Two(1, 2), device)["energy"].any()
+    assert not gathered(nothing, split, steps, Two(1, 2), CPU)["energy"].any()
 
 
 def test_ranks_end_together_where_one_is_asked_to(tmp_path, on_two_ranks, stopped, alloy_store):
@@ -193,17 +170,13 @@ def test_ranks_hear_what_the_first_has_to_say(on_two_ranks):
     assert on_two_ranks["told"] == ([*TOLD], [*TOLD])
 
 
-def test_two_ranks_divide_a_stream_in_every_epoch(on_two_ranks, blocks):
+def test_two_ranks_divide_a_stream_in_every_epoch_and_take_the_same_steps(on_two_ranks, blocks):
     first, second = on_two_ranks["streamed"]
     everything = sorted(GraphStore.open(blocks)["trainset"].graph_id.tolist())
     for one, other in zip(first["read"], second["read"], strict=True):
         assert one and other
         assert sorted(one + other) == everything
     assert first["read"][0] != first["read"][1]
-
-
-def test_two_ranks_of_a_stream_take_the_same_steps(on_two_ranks):
-    first, second = on_two_ranks["streamed"]
     assert list(map(len, first["losses"])) == list(map(len, second["losses"]))
     assert all(np.isfinite(np.concatenate(rank["losses"])).all() for rank in (first, second))
     assert first["weights"] == second["weights"]

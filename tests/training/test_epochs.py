@@ -145,16 +145,15 @@ def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(
     assert found.total() == len(index)
 
 
-@pytest.mark.parametrize("blocks", [None, np.arange(0, 61, 5)])
-def test_seed_and_epoch_decide(blocks):
+def test_seed_and_epoch_decide():
     index = Sizes(np.arange(1, 61), np.arange(60))
-
-    def plan(seed, epoch):
-        return content(plan_epoch(index, Budget(atoms=200), seed, epoch, 2, blocks))
-
-    assert plan(0, 1) == plan(0, 1)
-    assert plan(0, 1) != plan(0, 2)
-    assert plan(0, 1) != plan(1, 1)
+    for blocks in (None, np.arange(0, 61, 5)):
+        first, again, later, other = (
+            content(plan_epoch(index, Budget(atoms=200), seed, epoch, 2, blocks))
+            for seed, epoch in ((0, 1), (0, 1), (0, 2), (1, 1))
+        )
+        assert first == again
+        assert first != later and first != other
 
 
 @given(
@@ -189,15 +188,6 @@ def test_ranks_of_a_stream_have_ranges_of_their_own(seed, world, kind, steps):
         assert min(BLOCKS, 10) <= max(begun) <= BLOCKS  # shuffled among each other
         readers += len(found_in)
     assert readers <= 60 + world - 1
-
-
-def test_a_split_of_which_no_graph_fits_is_refused_after_a_pass():
-    """It would be drawn from for ever."""
-    index = Sizes(np.full(30, 20), np.full(30, 20))
-    budget = Budget(atoms=10, oversized="skip")
-    epoch = Epoch(index, Shuffled(30, 0), budget, 0, 1, n_steps=3)
-    with pytest.raises(InputError, match=r"graph 0 has 20 atoms.*as 30 of 30 graphs have"):
-        planned(epoch)
 
 
 @dataclass
@@ -242,38 +232,28 @@ def test_a_hundred_steps_of_a_hundred_million_graphs_cost_what_they_cost_of_ten_
     assert many_bytes < 1.5 * few_bytes + 2**20  # a byte of each graph would be 95 MiB
 
 
-def sizes_of(atoms):
-    return Sizes(np.array(atoms), np.array(atoms))
-
-
-class Counting:
-    """An order that counts the graphs that were drawn from it."""
-
-    def __init__(self, order):
-        self.order, self.drawn = order, 0
-
-    def graphs(self, start, stop):
-        self.drawn += stop - start
-        return self.order.graphs(start, stop)
-
-
 def test_an_epoch_that_is_resumed_plans_only_what_is_left():
-    index, order = sizes_of([3] * 4000), Counting(Shuffled(4000, 0))
-    epoch = Epoch(index, order, Budget(graphs=10), 0, 2, n_graphs=4000)
+    index: Any = Synthetic(4000)
+    epoch = Epoch(index, Shuffled(4000, 0), Budget(graphs=10), 0, 2, n_graphs=4000)
     (left,) = planned(epoch, first=399)
-    assert left.graphs == 10 and order.drawn <= 80
+    assert left.graphs == 10 and index.asked <= 80
 
 
-def test_in_a_stream_every_rank_has_blocks_to_shuffle(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_GRAPHS", 40)
-    index, bounds = sizes_of([3] * 4000), np.arange(0, 4001, 10)
+def test_in_a_stream_every_rank_has_blocks_to_shuffle():
+    index: Any = Synthetic(4000)
+    bounds = np.arange(0, 4001, 10)
     epoch = Epoch(index, InBlocks(bounds, 0), Budget(graphs=10), 0, 4, n_graphs=4000, blocks=bounds)
-    windows = [sum(step.graphs for step in window) for window in epoch.windows()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MOST_GRAPHS", 40)
+        windows = [sum(step.graphs for step in window) for window in epoch.windows()]
     assert sum(windows) == 4000 and min(windows) >= BLOCKS * 4 * 10 / 2
 
 
 def test_graphs_that_are_left_out_are_in_no_step_and_not_in_its_mean():
-    index = sizes_of([3, 50] * 100)
+    index = Sizes(np.array([3, 50] * 100), np.zeros(200))
     budget = Budget(atoms=30, oversized="skip")
-    epoch = Epoch(index, Shuffled(200, 0), budget, 0, 1, n_graphs=200)
-    assert epoch.graphs_per_step == 10.0
+    assert Epoch(index, Shuffled(200, 0), budget, 0, 1, n_graphs=200).graphs_per_step == 10.0
+    # If none is left, an epoch of steps would draw for ever.
+    none = Epoch(index, Shuffled(200, 0), replace(budget, atoms=2), 0, 1, n_steps=3)
+    with pytest.raises(InputError, match=r"graph 0 has 3 atoms.*as 200 of 200 graphs have"):
+        planned(none)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from data_set_cases import branches, two_level_store
 from segment_cases import make_spec, network_with
+from training_cases import CPU
 
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
@@ -17,7 +18,6 @@ from hydragnn_flow.training.predict import KEY
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
-CPU = torch.device("cpu")
 PROPERTIES = {
     "Architecture__enable_interatomic_potential": False,
     "Architecture__energy_peratom_weight": 0.0,
@@ -34,8 +34,6 @@ OWN: list[dict[str, Any]] = [
     {"Optimizer": {"learning_rate": 2e-3}, "ema_decay": 0.0},
     {"Optimizer": {"learning_rate": 5e-4, "weight_decay": 0.0}, "Scheduler": {"type": "cosine"}},
 ]
-
-Network = dict[str, Any]
 
 
 def properties(**changes):
@@ -54,13 +52,6 @@ def specs_of(folder, store, network, *, until=1, **changes):
         values = {"network": mine, "seed": 5 + number, "number": number} | changes
         found.append(make_spec(folder / str(number), store, until, **values))
     return found
-
-
-def separate(specs, store):
-    trainers = [Trainer(spec, store, CPU, World()) for spec in specs]
-    for trainer in trainers:
-        trainer.run()
-    return trainers
 
 
 def fused(specs, store):
@@ -86,7 +77,12 @@ def tensors_of(trainer):
 def assert_same(folder, store, network, **changes):
     """Train members separately and fused, in double precision, and compare all of it."""
     network["Training"]["precision"] = "fp64"
-    alone = separate(specs_of(folder / "alone", store, network, **changes), store)
+    alone = [
+        Trainer(spec, store, CPU, World())
+        for spec in specs_of(folder / "alone", store, network, **changes)
+    ]
+    for trainer in alone:
+        trainer.run()
     together = fused(specs_of(folder / "fused", store, network, **changes), store)
     for one, other in zip(alone, together.members, strict=True):
         assert len(other.progress.history) == len(one.progress.history) > 0
@@ -100,7 +96,7 @@ def assert_same(folder, store, network, **changes):
 
 
 # Every type, and beside it something else that members may have in common.
-NETWORKS: dict[str, Network] = {
+NETWORKS: dict[str, dict[str, Any]] = {
     "SchNet, limits of atoms": properties(
         Architecture__mpnn_type="SchNet",
         Training__Batching={"mode": "node_budget", "max_nodes": 40, "max_graphs": 4},
@@ -188,6 +184,11 @@ def test_a_checkpoint_of_either_kind_is_continued_by_the_other(alloy_store, tmp_
     def alone(specs):
         return [run_segment(spec) for spec in specs]
 
+    def together(specs):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fused_trainer, "_PAYS", 1e9)
+            return run_fused(specs)
+
     whole = run("alone", alone, alone)
     for first, second in ((alone, together), (together, alone)):
         folder = f"{first.__name__} {second.__name__}"
@@ -199,9 +200,3 @@ def test_a_checkpoint_of_either_kind_is_continued_by_the_other(alloy_store, tmp_
             for key in ("model", "best"):
                 for name, value in expected[key].items():
                     assert torch.allclose(state[key][name], value, atol=1e-5), name
-
-
-def together(specs):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused_trainer, "_PAYS", 1e9)
-        return run_fused(specs)

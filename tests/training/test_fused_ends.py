@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_cases import changed, make_spec, network_with
+from training_cases import CPU
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedLinear
 from hydragnn_flow.segment import APART
@@ -22,7 +23,6 @@ from hydragnn_flow.training.fused.shapes import refusal_of, refusal_together, sh
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.runner import run_segment
 
-CPU = torch.device("cpu")
 EPOCHS = 4
 CHEAP: dict[str, Any] = {
     "Architecture__mpnn_type": "SAGE",
@@ -176,49 +176,37 @@ def test_a_probe_compares_and_its_steps_count(alloy_store, tmp_path):
     assert [member.progress.epoch for member in trainer.members] == [EPOCHS] * 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"Architecture__mpnn_type": "MACE"},
-            "the type MACE cannot be fused, only those of CGCNN, EGNN",
-        ),
-        ({"Architecture__mpnn_type": "DimeNet"}, "the type DimeNet cannot be fused"),
-        (
-            {"Architecture__global_attn_engine": "GPS", "Architecture__global_attn_heads": 2},
-            "global attention",
-        ),
-        ({"Training__precision": "bf16"}, "bf16"),
-        ({"Training__accumulation_steps": 2}, "several micro-batches"),
-    ],
-)
-def test_what_cannot_be_fused_is_refused(changes, reason, alloy_store, tmp_path):
-    specs = specs_of(tmp_path / "specs", alloy_store, [network_with(**changes)] * 2)
-    assert reason in refusal_of(specs[0])
-    with pytest.raises(InputError, match=f"trials 0, 1: .*{reason}.*train them separately"):
-        FusedTrainer(specs, alloy_store, CPU)
-
-
-def test_segments_that_cannot_be_fused_are_refused(alloy_store, tmp_path):
+def test_what_cannot_be_fused_is_refused(alloy_store, tmp_path):
     one, other = specs_of(tmp_path / "specs", alloy_store, [NETWORK] * 2)
     assert refusal_together([one, other]) == refusal_of(one) == ""
-    assert "streamed" in refusal_of(changed(one, mode="stream"))
-    assert "time" in refusal_of(changed(one, budget=("seconds", 60.0)))
-    wider = make_spec(
-        tmp_path / "wider", alloy_store, 1, network=network_with(Architecture__hidden_dim=16)
-    )
-    assert "differ" in refusal_together([one, wider])
+    attention = {"global_attn_engine": "GPS", "global_attn_heads": 2}
+    for changes, reason in (
+        ({"network": with_keys("Architecture", **attention)}, "global attention"),
+        ({"network": with_keys("Training", accumulation_steps=2)}, "several micro-batches"),
+        ({"mode": "stream"}, "streamed"),
+        ({"budget": ("seconds", 60.0)}, "time"),
+    ):
+        assert reason in refusal_of(changed(one, **changes))
+    wider = changed(one, network=with_keys("Architecture", hidden_dim=16))
+    with pytest.raises(InputError, match=r"trials 0, 0: .*differ.*train them separately"):
+        FusedTrainer([one, wider], alloy_store, CPU)
     assert shape_of(one) != shape_of(replace(other, kind="member"))
 
 
+def with_keys(section, **keys):
+    return load_network({**NETWORK, section: NETWORK[section] | keys})
+
+
 def test_a_layer_with_weights_that_nobody_knows_is_refused(alloy_store, tmp_path):
+    # Heads of places are for graphs of one size.
     places = {"node": {"num_headlayers": 1, "dim_headlayers": [12], "type": "mlp_per_node"}}
-    # Of one size, for which there are such heads.
     network = network_with(
-        Architecture__output_heads=places, Architecture__enable_interatomic_potential=False
+        **CHEAP
+        | {
+            "Architecture__output_heads": places,
+            "Variables_of_interest": {"output_names": ["forces"], "type": ["node"]},
+        }
     )
-    network["Variables_of_interest"] = {"output_names": ["forces"], "type": ["node"]}
-    network["Architecture"] |= {"energy_peratom_weight": 0.0, "force_weight": 0.0}
     specs = specs_of(tmp_path / "specs", alloy_store, [network] * 2)
     with pytest.raises(InputError, match=r"PlaceLinear cannot be fused|mlp_per_node"):
         FusedTrainer(specs, alloy_store, CPU)
@@ -226,12 +214,14 @@ def test_a_layer_with_weights_that_nobody_knows_is_refused(alloy_store, tmp_path
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 13), min_size=1, max_size=5), min_size=1, max_size=4))
-def test_filled_batches_keep_each_members_graphs_and_have_no_other_edges(chosen):
-    store = _STORES[0]
-    split = store["trainset"]
-    steps = [_step(split.n_atoms, np.array(graphs)) for graphs in chosen]
+def test_filled_batches_keep_each_members_graphs_and_have_no_other_edges(alloy_store, chosen):
+    split = alloy_store["trainset"]
+    steps = [
+        Step(np.array(graphs), np.array([0, len(graphs)]), int(split.n_atoms[graphs].sum()))
+        for graphs in chosen
+    ]
     union = split.batch(np.concatenate([step.order for step in steps]))
-    found = fused(union, steps, store.manifest, beyond=8.0)
+    found = fused(union, steps, alloy_store.manifest, beyond=8.0)
     batch, members = found.batch, len(steps)
     atoms, graphs = batch.num_nodes // members, batch.num_graphs // members
     edges = batch.edge_index.shape[1] // members
@@ -257,15 +247,3 @@ def test_filled_batches_keep_each_members_graphs_and_have_no_other_edges(chosen)
         assert int(found.counted["graph"][place].sum()) == own.num_graphs
         assert int(found.counted["node"][place].sum()) == own.num_nodes
         assert found.counts["graphs"][place] == own.num_graphs
-
-
-_STORES: list[GraphStore] = []
-
-
-@pytest.fixture(autouse=True)
-def _store(alloy_store):
-    _STORES[:] = [alloy_store]
-
-
-def _step(n_atoms, graphs):
-    return Step(graphs, np.array([0, len(graphs)]), int(n_atoms[graphs].sum()))

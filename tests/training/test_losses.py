@@ -1,12 +1,11 @@
 """The terms of the loss, against torch's own and by hand."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from segment_cases import make_spec, network_with
+from segment_cases import network_with
 from torch.nn import functional
+from training_cases import PROPERTY, segment, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
@@ -17,25 +16,13 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.measures.losses import Counts, Loss, gaussian_nll, reference
 from hydragnn_flow.training.predict import predictions_in
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.trainer import Trainer
 
-HEADS: dict[str, Any] = {
-    "Architecture__enable_interatomic_potential": False,
-    "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
-    "Variables_of_interest__type": ["graph"],
-}
 TORCHS = {
     "mse": functional.mse_loss,
     "rmse": lambda a, b: functional.mse_loss(a, b).sqrt(),
     "mae": functional.l1_loss,
     "smooth_l1": functional.smooth_l1_loss,
 }
-
-
-def make_trainer(folder, store, **changes):
-    network = network_with(**changes)
-    spec = make_spec(folder, store, 3, network=network)
-    return Trainer(spec, store, torch.device("cpu"), World())
 
 
 def loss_with(store, **changes):
@@ -45,11 +32,8 @@ def loss_with(store, **changes):
 @pytest.mark.parametrize("name", TORCHS)
 def test_it_is_torchs(alloy_store, name):
     """On forces alone, in units of their spread."""
-    changes = {
-        "Training__loss_function_type": name,
-        "Architecture__energy_peratom_weight": 0.0,
-    }
-    loss = loss_with(alloy_store, **changes)
+    on_forces = {"Architecture__energy_peratom_weight": 0.0}
+    loss = loss_with(alloy_store, Training__loss_function_type=name, **on_forces)
     batch = alloy_store["trainset"].batch([0, 1, 2])
     spread = alloy_store.manifest.statistics.forces_rms
     assert spread is not None
@@ -105,8 +89,8 @@ def test_beta_weights_the_gradient_with_the_variance():
 
 def test_noise_is_learnt_and_judged_alike(tmp_path, alloy_store):
     """The validation loss has no β in it, so that settings compare."""
-    likelihood = HEADS | {"Training__loss_function_type": "GaussianNLLLoss"}
-    trainer = make_trainer(tmp_path / "t", alloy_store, **likelihood, Training__nll_beta=0.5)
+    likelihood = PROPERTY | {"Training__loss_function_type": "GaussianNLLLoss"}
+    trainer = trainer_of(tmp_path, alloy_store, 3, **likelihood, Training__nll_beta=0.5)
     plain = loss_with(alloy_store, **likelihood)
     batch = alloy_store["valset"].batch(range(len(alloy_store["valset"])))
     with torch.no_grad(), trainer.average.applied() as model:
@@ -151,13 +135,13 @@ def test_a_stress_is_compared_in_voigts_order(stressed):
 
 def test_stress_is_trained_on(tmp_path, stressed):
     for dim, store in stressed.items():
-        network = network_with(Architecture__stress_weight=1.0)
-        result = run_segment(make_spec(tmp_path / str(dim), store, 8, network=network))
+        spec = segment(tmp_path / str(dim), store, 8, Architecture__stress_weight=1.0)
+        result = run_segment(spec)
         assert result.status == "ok", result.reason
         assert result.history[-1][1] < result.history[0][1]
         assert 0 < result.metrics["stress_mae"] < 3
         assert "stress_mae_per_atom" not in result.metrics
-        saved = predictions_in(load_checkpoint(tmp_path / str(dim) / FILE), "valset")
+        saved = predictions_in(load_checkpoint(spec.folder / FILE), "valset")
         assert saved is not None and {"energy", "forces", "stress"} <= set(saved)
 
 
@@ -167,31 +151,18 @@ def test_a_stress_needs_volumes(tmp_path, stressed, split):
     splits[split][1].cell[2] = 0.0
     targets = stressed[6].manifest.targets
     store = write_store(tmp_path / "store.gs", splits, targets=targets, cutoff=4.0)
-    assert make_trainer(tmp_path / "without", store).loss.targets
+    assert trainer_of(tmp_path / "without", store, 3).loss.targets
     with pytest.raises(StoreError, match=rf"{split} has 1 graphs whose cell.*stress_weight; set"):
-        make_trainer(tmp_path / "with", store, Architecture__stress_weight=1.0)
-
-
-def test_batches_know_their_largest_graph(tmp_path, alloy_store):
-    """Attention pads to it; of a batch on an accelerator, finding it would make the host wait."""
-    trainer = make_trainer(tmp_path / "t", alloy_store, Training__accumulation_steps=2)
-    steps = trainer.plan(0)
-    pieces = [piece for pieces in trainer.micro_batches(steps) for piece in pieces]
-    for batch in [*trainer.batches(trainer.train, steps), *pieces]:
-        assert batch is not None
-        assert batch.largest_graph == int(torch.bincount(batch.batch).max())
+        trainer_of(tmp_path / "with", store, 3, Architecture__stress_weight=1.0)
 
 
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)], ids=["energy", "forces"])
 def test_what_has_no_weight_costs_no_gradient(tmp_path, alloy_store, weights):
     """Energies alone take no second derivative; either way every parameter gets its gradient."""
     energy, forces = weights
-    trainer = make_trainer(
-        tmp_path / "t",
-        alloy_store,
-        Architecture__energy_peratom_weight=energy,
-        Architecture__force_weight=forces,
-    )
+    given = {"energy_peratom_weight": energy, "force_weight": forces}
+    changes = {f"Architecture__{key}": weight for key, weight in given.items()}
+    trainer = trainer_of(tmp_path, alloy_store, 3, **changes)
     trainer.model.train()
     batch = alloy_store["trainset"].batch([0, 1])
     outputs = trainer.model(batch)
@@ -214,15 +185,11 @@ def test_what_has_no_weight_costs_no_gradient(tmp_path, alloy_store, weights):
 
 @pytest.mark.parametrize("name", ["mse", "GaussianNLLLoss"])
 def test_parts_of_a_step_add_up(tmp_path, alloy_store, name):
-    changes = HEADS | {"Training__loss_function_type": name, "Training__precision": "fp64"}
+    changes = PROPERTY | {"Training__loss_function_type": name, "Training__precision": "fp64"}
     losses = {}
     for micro_batches in (1, 2, 3, 9):
-        trainer = make_trainer(
-            tmp_path / str(micro_batches),
-            alloy_store,
-            Training__accumulation_steps=micro_batches,
-            **changes,
-        )
+        changes["Training__accumulation_steps"] = micro_batches
+        trainer = trainer_of(tmp_path / str(micro_batches), alloy_store, 3, **changes)
         steps = trainer.plan(0)
         pieces = list(trainer.micro_batches(steps))
         assert max(map(len, pieces)) == min(micro_batches, max(step.graphs for step in steps))
@@ -234,35 +201,8 @@ def test_parts_of_a_step_add_up(tmp_path, alloy_store, name):
         np.testing.assert_allclose(losses[micro_batches], losses[1], rtol=1e-9)
 
 
-def test_parts_of_a_step_take_less_memory(tmp_path, alloy_store):
-    saved = {}
-    for micro_batches in (1, 4):
-        trainer = make_trainer(
-            tmp_path / str(micro_batches),
-            alloy_store,
-            Training__accumulation_steps=micro_batches,
-            Training__batch_size=12,
-        )
-        (step, *_) = trainer.plan(0)
-        held = most = 0
-
-        def pack(tensor):
-            nonlocal held
-            held += tensor.nbytes
-            return tensor
-
-        (pieces, *_) = trainer.micro_batches([step])
-        for piece in pieces:
-            held = 0
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                trainer._backward(step, piece)
-            most = max(most, held)
-        saved[micro_batches] = most
-    assert saved[4] < 0.4 * saved[1]
-
-
 def test_the_root_of_a_part_is_refused():
-    with pytest.raises(InputError, match="'rmse' takes the root over a whole step"):
+    with pytest.raises(InputError, match=r"'rmse'.* accumulation_steps"):
         load_network(
             network_with(Training__loss_function_type="rmse", Training__accumulation_steps=2)
         )

@@ -59,18 +59,15 @@ def test_freed_memory_is_kept_for_the_next_step_but_not_for_the_next_segment():
 @pytest.mark.parametrize(
     "said",
     [
-        "HIP out of memory. Tried to allocate 2.00 GiB.",
         "CUDA error: out of memory",
         "HIP error: hipErrorOutOfMemory",
         "HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "miopenStatusAllocFailed",
         "rocblas_status_memory_error",
         "Failed to CUDA malloc 4194304 bytes",
         "Failed to CUDA calloc async 1920 bytes",
         "Failed to CUDA host alloc 65536 bytes",
-        "XPU out of memory. Tried to allocate 64.00 GiB.",
         "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
         "UR backend failed. UR backend returns:40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes.",

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import make_spec
-from test_resuming import EPOCHS, same, trained
+from test_resuming import EPOCHS, trained
+from training_cases import CPU, same, stops_at
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import StoreError
@@ -15,8 +16,6 @@ from hydragnn_flow.training import loading
 from hydragnn_flow.training.loading import AHEAD, THREAD, on_device
 from hydragnn_flow.training.predict import predict_batches, split_batches
 from hydragnn_flow.training.runner import run_segment
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -33,10 +32,10 @@ def threads():
 def test_a_training_is_the_same_bit_for_bit(tmp_path, blocks, mode, monkeypatch):
     """Stopped within an epoch, at its end and within its evaluation, it goes on in its place."""
     with GraphStore.open(blocks, mode) as store:
-        expected = trained(tmp_path / "asked", store, "as it comes", [])
+        expected = trained(tmp_path / "asked", store, "as it comes")
         monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
-        found = trained(tmp_path / "ahead", store, "as it comes", [2, 4, 7, 8, 15])
-        assert same(found, expected)
+        found = trained(tmp_path / "ahead", store, "as it comes", (2, 4, 7, 8, 15))
+    assert same(found, expected)
     assert not threads()
 
 
@@ -98,15 +97,8 @@ def test_what_goes_wrong_there_comes_through_by_its_name(alloy_store):
 @pytest.mark.parametrize("at", [3, 7])
 def test_a_segment_that_stops_leaves_no_thread(tmp_path, alloy_store, at):
     """Within an epoch, and while it predicts."""
-    asked = 0
-
-    def should_stop():
-        nonlocal asked
-        asked += 1
-        return asked == at
-
     spec = make_spec(tmp_path / "t", alloy_store, 1)
-    assert run_segment(spec, should_stop=should_stop).status == "interrupted"
+    assert run_segment(spec, should_stop=stops_at(at)).status == "interrupted"
     assert not threads()
     assert run_segment(make_spec(tmp_path / "t", alloy_store, EPOCHS)).status == "ok"
     assert not threads()

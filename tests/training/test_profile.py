@@ -8,15 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec
+from training_cases import CPU, trainer_of
 
 from hydragnn_flow.training import profile as profiling
-from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.profile import MarkedTrainer, divided, profile_training
 from hydragnn_flow.training.profile_result import TrainingProfile
 from hydragnn_flow.training.trainer import Trainer
 
-CPU = torch.device("cpu")
 SHORT, LONG = 0.01, 0.2
 
 
@@ -48,8 +47,7 @@ def test_who_comes_last_waits_for_nobody():
 def test_marks_change_nothing_that_is_trained(tmp_path, alloy_store):
     trained = []
     for kind in (MarkedTrainer, Trainer):
-        spec = make_spec(tmp_path / kind.__name__, alloy_store, 1)
-        trainer = kind(spec, alloy_store, CPU, World())
+        trainer = trainer_of(tmp_path / kind.__name__, alloy_store, 1, kind)
         steps = trainer.plan(0)[:3]
         source = trainer.micro_batches(steps)
         for step in steps:

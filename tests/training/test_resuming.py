@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from segment_cases import make_spec, network_with
+from segment_cases import make_spec
+from training_cases import CPU, PROPERTY, same, segment, stops_at, trainer_of
 
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training import trainer as trainer_module
@@ -22,60 +23,40 @@ GAT_WITH_DROPOUT = {
     "Architecture__edge_features": ["lengths"],
     "Architecture__num_gaussians": 4,
     "Architecture__hidden_dim": 6,
-    "Architecture__enable_interatomic_potential": False,
-    "Architecture__output_heads": {"graph": {"dim_headlayers": [6, 6], "dim_sharedlayers": 6}},
-    "Variables_of_interest__type": ["graph"],
+    **PROPERTY,
 }
-NETWORKS: dict[str, dict[str, Any]] = {
+TRAININGS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "plateau": {"Training__Scheduler": PLATEAU | {"warmup_epochs": 1.5}},
     "one cycle": {
         "Training__Scheduler": {"type": "one_cycle"},
         "Training__ema_decay": 0.0,
         "Training__Optimizer__type": "SGD",
+        "bootstrap": True,
     },
     "dropout": GAT_WITH_DROPOUT,
     "LAMB, in parts": {"Training__Optimizer__type": "FusedLAMB", "Training__accumulation_steps": 2},
-    "steps": {"Training__Scheduler": {"type": "cosine"}, "Training__batch_size": 3},
-    "samples": {"Training__Batching": {"mode": "node_budget", "max_nodes": 40}},
+    "steps": {
+        "Training__Scheduler": {"type": "cosine"},
+        "Training__batch_size": 3,
+        "budget": ("steps", 25),
+        "subset": (4, 0),
+    },
+    "samples": {
+        "Training__Batching": {"mode": "node_budget", "max_nodes": 40},
+        "budget": ("samples", 61),
+        "bootstrap": True,
+    },
 }
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "one cycle": {"bootstrap": True},
-    "steps": {"budget": ("steps", 25), "subset": (4, 0)},
-    "samples": {"budget": ("samples", 61), "bootstrap": True},
-}
-"""What else is asked of the training."""
 
-
-def same(one, two):
-    if isinstance(one, torch.Tensor):
-        return isinstance(two, torch.Tensor) and torch.equal(one, two)
-    if isinstance(one, dict):
-        return (
-            isinstance(two, dict)
-            and one.keys() == two.keys()
-            and all(same(one[key], two[key]) for key in one)
-        )
-    if isinstance(one, (list, tuple)):
-        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(same, one, two))
-    return one == two
-
-
-def trained(folder, store, name, stops):
+def trained(folder, store, name, stops=()):
     """Train, stopping when so many steps and batches have begun in all; the last checkpoint."""
-    begun = 0
-
-    def should_stop():
-        nonlocal begun
-        begun += 1
-        return begun in stops
-
-    network = network_with(**NETWORKS[name])
-    spec = make_spec(folder, store, EPOCHS, network=network, **CHANGES.get(name, {}))
+    should_stop = stops_at(*stops)
+    spec = segment(folder, store, EPOCHS, **TRAININGS[name])
     for _ in range(len(stops) + 1):
         torch.manual_seed(torch.seed() % 2**31)  # what another segment of a warm process leaves
-        trainer = Trainer(spec, store, torch.device("cpu"), World())
+        trainer = Trainer(spec, store, CPU, World())
         try:
             trainer.run(should_stop)
             break
@@ -85,29 +66,14 @@ def trained(folder, store, name, stops):
     return load_checkpoint(folder / FILE)
 
 
-@pytest.fixture(scope="module")
-def unbroken(alloy_store, tmp_path_factory):
-    folder, known = tmp_path_factory.mktemp("unbroken"), {}
-
-    def get(name):
-        if name not in known:
-            known[name] = trained(folder / name, alloy_store, name, [])
-        return known[name]
-
-    return get
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_stopped_everywhere_it_is_the_same(tmp_path, alloy_store, unbroken, name):
+@pytest.mark.parametrize("name", TRAININGS)
+def test_stopped_everywhere_it_is_the_same(tmp_path, alloy_store, name):
     """Within an epoch, at its end, within its evaluation, twice at one place."""
-    stops = [1, 2, 4, 7, 8, 15]
-    assert same(trained(tmp_path / "t", alloy_store, name, stops), unbroken(name))
-
-
-def test_dropout_draws_the_numbers_that_would_have_come(unbroken):
-    """Or the tests above would say nothing of it."""
-    numbers = [unbroken(name)["random"]["cpu"] for name in ("dropout", "as it comes")]
-    assert not torch.equal(*numbers)
+    whole = trained(tmp_path / "whole", alloy_store, name)
+    assert same(trained(tmp_path / "t", alloy_store, name, (1, 2, 4, 7, 8, 15)), whole)
+    trainer_of(tmp_path / "begun", alloy_store, EPOCHS, **TRAININGS[name])
+    drew = not torch.equal(whole["random"]["cpu"], torch.get_rng_state())
+    assert drew == (name == "dropout"), "only that has tried the numbers that would have come"
 
 
 def test_a_killed_segment_goes_on_from_within_the_epoch(tmp_path, alloy_store, monkeypatch):
@@ -137,14 +103,7 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(tmp_path, alloy_store, m
 
 def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, EPOCHS)
-    stops = iter([False, False, True])
-    assert run_segment(spec, should_stop=lambda: next(stops)).status == "interrupted"
-    member = make_spec(
-        tmp_path / "member",
-        alloy_store,
-        EPOCHS,
-        kind="member",
-        trial_checkpoint=str(tmp_path / "trial" / FILE),
-    )
-    result = run_segment(member)
+    assert run_segment(spec, should_stop=stops_at(3)).status == "interrupted"
+    start = {"kind": "member", "trial_checkpoint": str(spec.folder / FILE)}
+    result = run_segment(make_spec(tmp_path / "member", alloy_store, EPOCHS, **start))
     assert (result.from_step, result.to_epoch, result.status) == (2, EPOCHS, "ok")

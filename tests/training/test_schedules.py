@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import network_with
+from torch.optim import lr_scheduler
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.optimizers import Schedule, decay_factor
 
 RATE, EPOCHS, STEPS = 0.01, 10, 7
@@ -24,33 +24,30 @@ def rates(of, first=0, last=EPOCHS):
     return [of.rate(epoch, step, STEPS) for epoch in range(first, last) for step in range(STEPS)]
 
 
-def torchs(kind, **settings):
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("cosine", lr_scheduler.CosineAnnealingLR, {"T_max": EPOCHS * STEPS, "eta_min": 1e-5}),
+        (
+            *("one_cycle", lr_scheduler.OneCycleLR),
+            {"max_lr": RATE, "total_steps": EPOCHS * STEPS, "cycle_momentum": False},
+        ),
+    ],
+)
+def test_every_step_has_torchs_rate(name, kind, settings):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
-    of = kind(optimizer, **settings)
-    values = []
+    of_torch, expected = kind(optimizer, **settings), []
     for _ in range(EPOCHS * STEPS):
-        values.append(optimizer.param_groups[0]["lr"])
+        expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        of.step()
-    return values
-
-
-def test_cosine_is_torchs():
-    kind = torch.optim.lr_scheduler.CosineAnnealingLR
-    expected = torchs(kind, T_max=EPOCHS * STEPS, eta_min=1e-5)
-    np.testing.assert_allclose(rates(schedule(type="cosine")), expected, rtol=1e-9)
-
-
-def test_one_cycle_is_torchs():
-    kind = torch.optim.lr_scheduler.OneCycleLR
-    expected = torchs(kind, max_lr=RATE, total_steps=EPOCHS * STEPS, cycle_momentum=False)
-    np.testing.assert_allclose(rates(schedule(type="one_cycle")), expected, rtol=1e-9)
+        of_torch.step()
+    np.testing.assert_allclose(rates(schedule(type=name)), expected, rtol=1e-9)
 
 
 def test_plateau_is_torchs():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
     settings = {"factor": 0.1, "patience": 1, "min_lr": 2e-5}
-    torch_says = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **settings)
+    torch_says = lr_scheduler.ReduceLROnPlateau(optimizer, **settings)
     ours = schedule(type="ReduceLROnPlateau", **settings)
     seen = set()
     for epoch, loss in enumerate(LOSSES):
@@ -96,18 +93,3 @@ def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s():
         RATE * decay_factor(epoch, (2, 10)) for epoch in range(2, 12)
     ]
     assert math.isclose(member.rate(6, 0, STEPS), RATE / 2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, "Training.Scheduler.type: this key is required"),
-        ({"type": "step"}, "'constant', 'ReduceLROnPlateau', 'cosine' or 'one_cycle'"),
-        ({"type": "cosine", "warm_up_epochs": 1}, "did you mean 'warmup_epochs'"),
-        ({"type": "ReduceLROnPlateau", "factor": 1.0}, "less than 1"),
-    ],
-)
-def test_what_is_wrong_is_named(settings, expected):
-    with pytest.raises(InputError, match=r"Training\.Scheduler") as caught:
-        load_network(network_with(Training__Scheduler=settings))
-    assert expected in str(caught.value)

@@ -1,15 +1,15 @@
 """What a segment promises: it can be stopped, repeated and continued without a trace."""
 
-import itertools
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk
 from segment_cases import NETWORK, changed, make_spec, network_with
-from test_resuming import same
+from training_cases import same, segment, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import atoms_to_graph, write_store
@@ -18,6 +18,8 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint,
 from hydragnn_flow.training.memory import give_back_memory
 from hydragnn_flow.training.predict import (
     KEY,
+    Predicted,
+    kept,
     predict_batches,
     predictions_in,
     restore_model,
@@ -38,12 +40,10 @@ def trained_state(folder):
 
 
 def test_three_segments_equal_one(tmp_path, alloy_store):
-    network = network_with(Architecture__mpnn_type="EGNN")
-    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 6, network=network))
+    egnn = {"Architecture__mpnn_type": "EGNN"}
+    whole = run_segment(segment(tmp_path / "whole", alloy_store, 6, **egnn))
     parts = [
-        run_segment(
-            make_spec(tmp_path / "parts", alloy_store, until, after_epoch=after, network=network)
-        )
+        run_segment(segment(tmp_path / "parts", alloy_store, until, after_epoch=after, **egnn))
         for after, until in ((0, 2), (2, 3), (3, 6))
     ]
     assert [(p.from_epoch, p.to_epoch) for p in parts] == [(0, 2), (2, 3), (3, 6)]
@@ -52,30 +52,37 @@ def test_three_segments_equal_one(tmp_path, alloy_store):
 
 
 def test_a_repeated_segment_changes_nothing(tmp_path, alloy_store):
-    """The driver may have died after the segment ended and before it was told."""
+    """The driver may have died after the segment ended, and before it was told what it took."""
     spec = make_spec(tmp_path / "trial", alloy_store, 3)
-    first = run_segment(spec)
-    again = run_segment(spec)
-    assert again.history == first.history
-    assert (again.status, again.to_epoch) == ("ok", 3)
-    assert again.best_val_error == first.best_val_error
-    assert again.metrics == first.metrics
-
-
-def test_what_was_spent_goes_with_the_checkpoint(tmp_path, alloy_store):
-    """Whoever goes on may be the first who is heard of."""
-    spec = make_spec(tmp_path / "trial", alloy_store, 3)
-    first = run_segment(spec)
+    first, again = run_segment(spec), run_segment(spec)
+    assert (again.status, again.from_epoch, again.to_epoch) == ("ok", 3, 3)
+    for name in ("history", "best_val_error", "metrics"):
+        assert getattr(again, name) == getattr(first, name)
     assert first.spent_seconds == first.spent_joules == 0
+    assert 0 < again.spent_seconds <= first.seconds
     second = run_segment(changed(spec, until_epoch=4))
-    assert 0 < second.spent_seconds <= first.seconds
     third = run_segment(changed(spec, until_epoch=5))
+    assert second.spent_seconds == again.spent_seconds
     assert second.spent_seconds < third.spent_seconds <= first.seconds + second.seconds
-    member = changed(
-        spec, directory=str(tmp_path / "m"), trial_checkpoint=str(spec.folder / FILE), until_epoch=6
-    )
-    member.folder.mkdir()
-    assert run_segment(member).spent_seconds == 0
+    start = {"kind": "member", "trial_checkpoint": str(spec.folder / FILE)}
+    assert run_segment(make_spec(tmp_path / "m", alloy_store, 6, **start)).spent_seconds == 0
+
+
+def test_predictions_of_atoms_are_kept_in_single_precision(tmp_path):
+    predictions: Predicted = {
+        "energy": np.linspace(-1e6, 1, 5)[:, None],  # in float32 it would keep a tenth
+        "forces": np.linspace(-1, 1, 24).reshape(8, 3),
+    }
+    split: Any = range(5)  # as many graphs as energies
+    save_checkpoint(tmp_path / FILE, {KEY: {"valset": kept(predictions, split)}})
+    state = load_checkpoint(tmp_path / FILE)
+    found = predictions_in(state, "valset")
+    assert found is not None and found.keys() == predictions.keys()
+    forces = predictions["forces"].astype(np.float32)
+    np.testing.assert_array_equal(found["energy"], predictions["energy"])
+    np.testing.assert_array_equal(found["forces"], forces)
+    assert {values.dtype for values in found.values()} == {np.dtype(np.float64)}
+    assert predictions_in(state, "testset") is predictions_in({}, "valset") is None
 
 
 @pytest.mark.parametrize(
@@ -104,21 +111,16 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
 ):
     """Once for each epoch, and not again for what is kept; nor where the best was found before."""
     passes: Counter[str] = Counter()
-    evaluate, predict = Trainer._evaluate, Trainer.predict
+    for name, real in (("_evaluate", Trainer._evaluate), ("predict", Trainer.predict)):
 
-    def counted(*arguments):
-        passes["evaluated"] += 1
-        return evaluate(*arguments)
+        def counted(*arguments, name=name, real=real):
+            passes[name] += 1
+            return real(*arguments)
 
-    def predicted(*arguments):
-        passes["predicted"] += 1
-        predict(*arguments)
-
-    monkeypatch.setattr(Trainer, "_evaluate", counted)
-    monkeypatch.setattr(Trainer, "predict", predicted)
+        monkeypatch.setattr(Trainer, name, counted)
     spec = make_spec(tmp_path / "it", alloy_store, 3)
     first = run_segment(spec)
-    assert passes == {"evaluated": 3}
+    assert passes == {"_evaluate": 3}
     file = tmp_path / "it" / FILE
     before = predictions_in(load_checkpoint(file), "valset")
     # At this rate nothing gets better, and what was kept of the best stays.
@@ -128,12 +130,12 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     later = run_segment(spec)
     assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
     state = load_checkpoint(file)
-    assert passes == {"evaluated": 5}
+    assert passes == {"_evaluate": 5}
     np.testing.assert_equal(predictions_in(state, "valset"), before)
     # A process that was killed had not predicted anew what it had saved.
     save_checkpoint(file, state | {KEY: {}})
     assert run_segment(spec).status == "ok"
-    assert passes == {"evaluated": 5, "predicted": 1}
+    assert passes == {"_evaluate": 5, "predict": 1}
     assert predictions_in(load_checkpoint(file), "valset") is not None
 
 
@@ -148,9 +150,8 @@ def test_predictions_are_kept_in_the_order_of_the_split(tmp_path):
     splits = {"trainset": graphs[:1] * 4, "valset": graphs, "testset": graphs}
     store = write_store(tmp_path / "store.gs", splits, units={"energy": "eV", "forces": "eV/Å"})
     budget = {"mode": "node_budget", "max_nodes": 5}
-    spec = make_spec(tmp_path / "it", store, 2, network=network_with(Training__Batching=budget))
-    result = run_segment(spec)
-    assert result.status == "ok"
+    spec = segment(tmp_path / "it", store, 2, Training__Batching=budget)
+    assert run_segment(spec).status == "ok"
     state = load_checkpoint(spec.folder / FILE)
     model = restore_model(spec.network, store.manifest, state["best"])
     expected = predict_batches(model, split_batches(store["valset"]))
@@ -161,9 +162,8 @@ def test_predictions_are_kept_in_the_order_of_the_split(tmp_path):
 
 
 def test_what_a_segment_found_before_it_was_stopped_is_kept(tmp_path, alloy_store):
-    asked = itertools.count()
     spec = make_spec(tmp_path / "it", alloy_store, 50)
-    result = run_segment(spec, should_stop=lambda: next(asked) > 25)
+    result = run_segment(spec, should_stop=stops_at(27))
     assert result.status == "interrupted" and result.best_epoch
     state = load_checkpoint(spec.folder / FILE)
     saved = predictions_in(state, "valset")
@@ -179,8 +179,8 @@ def test_asked_to_stop_while_it_predicts_it_is_sent_again(tmp_path, alloy_store)
     file = tmp_path / "member" / FILE
     state = load_checkpoint(file)
     before = predictions_in(state, "testset")
-    kept = {split: values for split, values in state[KEY].items() if split != "testset"}
-    save_checkpoint(file, state | {KEY: kept})
+    others = {split: values for split, values in state[KEY].items() if split != "testset"}
+    save_checkpoint(file, state | {KEY: others})
     result = run_segment(spec, should_stop=lambda: True)
     assert (result.status, result.reason) == ("interrupted", "asked to stop while it predicted")
     assert predictions_in(load_checkpoint(file), "testset") is None
@@ -210,13 +210,11 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
 
 def test_how_the_store_is_read_changes_nothing(tmp_path, alloy_store):
     """Shared memory, single reads and a staged copy give the same graphs in the same steps."""
+    scratch = str(tmp_path / "scratch")
+    accesses = ({"mode": "memory"}, {"mode": "random"}, {"mode": "random", "scratch": scratch})
     results = [
-        run_segment(make_spec(tmp_path / name, alloy_store, 2, mode=mode, scratch=scratch))
-        for name, mode, scratch in (
-            ("memory", "memory", None),
-            ("random", "random", None),
-            ("staged", "random", str(tmp_path / "scratch")),
-        )
+        run_segment(make_spec(tmp_path / str(number), alloy_store, 2, **access))
+        for number, access in enumerate(accesses)
     ]
     assert results[0].status == "ok"
     assert all(result.history == results[0].history for result in results)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from segment_cases import changed, make_spec, network_with
+from segment_cases import make_spec, network_with
+from training_cases import CPU
 
 from hydragnn_flow import files
 from hydragnn_flow.errors import InputError
@@ -28,8 +28,14 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
 
 
-def sent(folder, store, epochs, attempt, **more):
-    return make_spec(folder, store, epochs, attempt=attempt, **more)
+@pytest.fixture
+def sent(tmp_path, alloy_store):
+    """A segment up to an epoch, sent as some attempt."""
+
+    def made(attempt, epochs, folder="t", **changes):
+        return make_spec(tmp_path / folder, alloy_store, epochs, attempt=attempt, **changes)
+
+    return made
 
 
 def names(folder):
@@ -41,90 +47,75 @@ def epoch_of(spec):
     return epoch
 
 
-def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(tmp_path, alloy_store):
-    first = sent(tmp_path / "t", alloy_store, 1, "a", may_have_begun=False)
+def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(sent):
+    first = sent("a", 1, may_have_begun=False)
     first.folder.rmdir()  # a driver leaves it to the first that has something to keep
     result = run_segment(first)
     assert (result.checkpoint, names(first.folder)) == ("checkpoint-a.pt", {"checkpoint-a.pt"})
     known = {"begin_with": result.checkpoint, "may_have_begun": False}
-    later = run_segment(sent(tmp_path / "t", alloy_store, 3, "b", after_epoch=1, **known))
+    later = run_segment(sent("b", 3, after_epoch=1, **known))
     assert (later.from_epoch, later.to_epoch) == (1, 3)
     assert (later.checkpoint, names(first.folder)) == ("checkpoint-b.pt", {"checkpoint-b.pt"})
-    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
+    whole = run_segment(sent("a", 3, "whole"))
     np.testing.assert_array_equal([*result.history, *later.history], whole.history)
+    # Where the known checkpoint is gone, another sending has got further.
+    again = run_segment(sent("c", 4, **known))
+    assert (again.from_epoch, again.status) == (3, "ok")
+    # One that does nothing leaves what there is.
+    again = run_segment(sent("d", 4))
+    assert (again.status, again.checkpoint) == ("ok", "checkpoint-c.pt")
+    stopped = run_segment(new := sent("a", 2, "new"), should_stop=lambda: True)
+    assert (stopped.status, stopped.checkpoint) == ("interrupted", "")
+    assert not checkpoints(new.folder)
 
 
-def test_what_a_killed_sending_had_begun_to_write_is_taken_away(tmp_path, alloy_store):
-    folder = tmp_path / "t"
-    folder.mkdir()
-    killed, at_work = (folder / f".checkpoint-{name}.pt.4711.tmp" for name in ("killed", "at_work"))
+def test_what_a_killed_sending_had_begun_to_write_is_taken_away(sent):
+    again = sent("again", 1, may_have_begun=True)
+    killed, at_work = (again.folder / f".checkpoint-{n}.pt.4711.tmp" for n in ("killed", "at_work"))
     killed.touch()
     os.utime(killed, (0, 0))
     at_work.touch()
-    run_segment(sent(folder, alloy_store, 1, "again", may_have_begun=True))
-    assert names(folder) == {"checkpoint-again.pt", at_work.name}
+    run_segment(again)
+    assert names(again.folder) == {"checkpoint-again.pt", at_work.name}
 
 
-def test_a_sending_that_was_taken_for_lost_replaces_nothing(tmp_path, alloy_store):
+def test_a_sending_that_was_taken_for_lost_replaces_nothing(sent):
     """Its node was away for a while, and the segment was sent again and got further."""
-    ahead = sent(tmp_path / "t", alloy_store, 4, "ahead")
-    run_segment(ahead)
-    behind = sent(tmp_path / "t", alloy_store, 2, "behind", may_have_begun=False)
+    run_segment(ahead := sent("ahead", 4))
+    behind = sent("behind", 2, may_have_begun=False)
     assert run_segment(behind).to_epoch == 2
     assert (epoch_of(ahead), epoch_of(behind)) == (4, 2)
-    again = run_segment(sent(tmp_path / "t", alloy_store, 5, "again"))
+    again = run_segment(sent("again", 5))
     assert (again.from_epoch, again.to_epoch) == (4, 5)
     assert names(ahead.folder) == {"checkpoint-again.pt"}
 
 
-def test_where_the_known_checkpoint_is_gone_another_sending_has_got_further(tmp_path, alloy_store):
-    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
-    known = {"begin_with": "checkpoint-a.pt", "may_have_begun": False}
-    run_segment(sent(tmp_path / "t", alloy_store, 2, "b", **known))
-    again = run_segment(sent(tmp_path / "t", alloy_store, 3, "c", **known))
-    assert (again.from_epoch, again.status) == (2, "ok")
-
-
-def test_a_sending_that_does_nothing_leaves_what_there_is(tmp_path, alloy_store):
-    run_segment(sent(tmp_path / "t", alloy_store, 2, "a"))
-    again = run_segment(sent(tmp_path / "t", alloy_store, 2, "b"))
-    assert (again.status, again.checkpoint) == ("ok", "checkpoint-a.pt")
-    stopped = run_segment(sent(tmp_path / "new", alloy_store, 2, "c"), should_stop=lambda: True)
-    assert (stopped.status, stopped.checkpoint) == ("interrupted", "")
-    assert not checkpoints(tmp_path / "new")
-
-
-def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(tmp_path, alloy_store):
-    spec = sent(tmp_path / "t", alloy_store, 2, "a")
-    run_segment(spec)
+def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(sent):
+    run_segment(spec := sent("a", 2))
     damaged = replace(spec, attempt="b").checkpoint
     damaged.write_bytes(spec.checkpoint.read_bytes()[:-100])
-    assert run_segment(sent(tmp_path / "t", alloy_store, 3, "d")).from_epoch == 2
+    assert run_segment(sent("d", 3)).from_epoch == 2
     assert names(spec.folder) == {"checkpoint-d.pt"}
     (spec.folder / "checkpoint-d.pt").write_bytes(b"no checkpoint")
-    again = run_segment(sent(tmp_path / "t", alloy_store, 3, "e", after_epoch=2))
+    again = run_segment(sent("e", 3, after_epoch=2))
     assert "checkpoint-d.pt: is not a readable checkpoint" in again.passed_over
-    assert again.passed_over.endswith("; it is passed over")
     assert (again.from_epoch, again.to_epoch, again.status) == (0, 3, "ok")
-    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
+    whole = run_segment(sent("", 3, "whole"))
     assert (again.history, again.metrics) == (whole.history[2:], whole.metrics)
     assert names(spec.folder) == {"checkpoint-e.pt"}
 
 
-def test_any_change_of_a_checkpoint_is_known(tmp_path, alloy_store):
-    spec = sent(tmp_path / "t", alloy_store, 1, "a")
-    result = run_segment(spec)
+def test_any_change_of_a_checkpoint_is_known(sent):
+    result = run_segment(spec := sent("a", 1))
     whole, random = spec.checkpoint.read_bytes(), Random(0)
     assert checksum(spec.checkpoint) == result.checksum
     flips = [*range(8 * len(whole) - 200, 8 * len(whole))]  # the checksum itself
+    damaged = [whole[:n_bytes] for n_bytes in [0, 1, 5, *range(len(whole) - 16, len(whole))]]
     for bit in random.sample(range(8 * len(whole)), 300) + flips:
-        changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
-        spec.checkpoint.write_bytes(changed)
-        with pytest.raises(InputError, match=r"checkpoint-a\.pt: is not a readable checkpoint"):
-            load_checkpoint(spec.checkpoint)
-    for n_bytes in [0, 1, 5, *range(len(whole) - 16, len(whole))]:
-        spec.checkpoint.write_bytes(whole[:n_bytes])
+        damaged.append(bytearray(whole))
+        damaged[-1][bit // 8] ^= 1 << bit % 8
+    for content in damaged:
+        spec.checkpoint.write_bytes(content)
         with pytest.raises(InputError, match=r"checkpoint-a\.pt: is not a readable checkpoint"):
             load_checkpoint(spec.checkpoint)
     spec.checkpoint.write_bytes(whole)
@@ -145,24 +136,20 @@ def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path):
     assert load_checkpoint(tmp_path / "checkpoint.pt")["epoch"] == 3
 
 
-def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(tmp_path, alloy_store):
+def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(sent):
     """Another began with it, wrote nothing, and so vouches for no bytes of it."""
-    spec = sent(tmp_path / "t", alloy_store, 1, "a")
-    run_segment(spec)
-    other = run_segment(sent(spec.folder, alloy_store, 1, "b"))
+    run_segment(sent("a", 1))
+    other = run_segment(sent("b", 1))
     assert (other.checkpoint, other.checksum) == ("checkpoint-a.pt", None)
-    run_segment(changed(spec, until_epoch=2))
-    again = run_segment(sent(spec.folder, alloy_store, 3, "c"))
+    run_segment(sent("a", 2))
+    again = run_segment(sent("c", 3))
     assert (again.from_epoch, again.passed_over) == (2, "")
 
 
-def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
-    tmp_path, alloy_store, monkeypatch
-):
+def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(sent, monkeypatch):
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
-    further = sent(tmp_path / "t", alloy_store, 2, "z")
-    run_segment(further)
-    run_segment(sent(tmp_path / "t", alloy_store, 1, "a", may_have_begun=False))
+    run_segment(further := sent("z", 2))
+    run_segment(sent("a", 1, may_have_begun=False))
     real, stale = files.open_regular, OSError(errno.ESTALE, os.strerror(errno.ESTALE))
     failures = [stale]
 
@@ -172,8 +159,8 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
         return real(path)
 
     monkeypatch.setattr(checkpoint, "open_regular", away)
-    again = sent(tmp_path / "t", alloy_store, 3, "b")
-    begun = Sending(again).begin(World(), torch.device("cpu"))
+    again = sent("b", 3)
+    begun = Sending(again).begin(World(), CPU)
     assert begun is not None and begun["progress"]["epoch"] == 2, "it is waited for"
     failures[:] = [stale] * 2
     monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 0.0)
@@ -183,7 +170,7 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
     assert names(further.folder) == {"checkpoint-a.pt", "checkpoint-z.pt"}
     monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
     with pytest.raises(InputError, match="try again once its disk is back") as caught:
-        Sending(again).begin(_SecondRank(["checkpoint-z.pt", "2 0 []"] * 9), torch.device("cpu"))
+        Sending(again).begin(_SecondRank(["checkpoint-z.pt", "2 0 []"] * 9), CPU)
     assert files.passing(caught.value) is not None
     # Nor is one passed over, or its remedy to delete it, that may not be read for other reasons.
     state = torch.load(further.checkpoint, weights_only=True)
@@ -204,47 +191,42 @@ def test_a_checkpoint_that_is_no_file_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("of", ["an earlier attempt", "another trial"])
-def test_a_checkpoint_in_the_place_of_another_is_passed_over(tmp_path, alloy_store, of):
-    seed = 1 if of == "another trial" else 0
-    other = sent(tmp_path / "other", alloy_store, 1, "o", seed=seed)
-    run_segment(other)
-    spec = sent(tmp_path / "t", alloy_store, 2, "a")
-    result = run_segment(spec)
+def test_a_checkpoint_in_the_place_of_another_is_passed_over(sent, of):
+    run_segment(other := sent("o", 1, "other", seed=1 if of == "another trial" else 5))
+    result = run_segment(spec := sent("a", 2))
     known: dict[str, Any] = {"after_epoch": 2, "checksums": {result.checkpoint: result.checksum}}
     right = spec.checkpoint.read_bytes()
     for sure in ({"begin_with": result.checkpoint, "may_have_begun": False}, {}):
         spec.checkpoint.write_bytes(other.checkpoint.read_bytes())
-        again = run_segment(sent(spec.folder, alloy_store, 3, "b", **known, **sure))
+        again = run_segment(sent("b", 3, **known, **sure))
         told = f"{spec.checkpoint}: is not a readable checkpoint (it is another than"
         assert again.passed_over.startswith(told)
         assert (again.from_epoch, again.to_epoch, again.status) == (0, 3, "ok")
         (spec.folder / again.checkpoint).unlink()
         spec.checkpoint.write_bytes(right)
-        again = run_segment(sent(spec.folder, alloy_store, 3, "b", **known, **sure))
+        again = run_segment(sent("b", 3, **known, **sure))
         assert (again.from_epoch, again.passed_over) == (2, "")
         (spec.folder / again.checkpoint).unlink()
     # A member has nothing to begin with but its seed.
     spec.checkpoint.write_bytes(other.checkpoint.read_bytes())
     start = {"trial_checkpoint": str(spec.checkpoint), "kind": "member"}
-    member = run_segment(sent(tmp_path / "m", alloy_store, 2, "m", **known, **start))
+    member = run_segment(sent("m", 2, "m", **known, **start))
     assert (member.from_epoch, member.status) == (0, "ok")
     assert member.passed_over.startswith(str(spec.checkpoint))
 
 
-def test_the_checkpoint_before_is_there_until_the_next_is_whole(tmp_path, alloy_store, monkeypatch):
-    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
-    real: Callable[..., None] = torch.save
+def test_the_checkpoint_before_is_there_until_the_next_is_whole(sent, monkeypatch):
+    run_segment(first := sent("a", 1))
 
     def full(*arguments):
-        assert "checkpoint-a.pt" in names(tmp_path / "t")
+        assert "checkpoint-a.pt" in names(first.folder)
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match=r"checkpoint-b\.pt"):
-        run_segment(sent(tmp_path / "t", alloy_store, 2, "b"))
-    assert names(tmp_path / "t") == {"checkpoint-a.pt"}
-    monkeypatch.setattr(torch, "save", real)
-    assert run_segment(sent(tmp_path / "t", alloy_store, 2, "c")).from_epoch == 1
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"checkpoint-b\.pt"):
+        patch.setattr(torch, "save", full)
+        run_segment(sent("b", 2))
+    assert names(first.folder) == {"checkpoint-a.pt"}
+    assert run_segment(sent("c", 2)).from_epoch == 1
 
 
 def test_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
@@ -263,44 +245,42 @@ def test_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
     assert names(tmp_path) == {"checkpoint-a.pt"}
 
 
-def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(tmp_path, alloy_store, monkeypatch):
-    spec = sent(tmp_path / "t", alloy_store, 1, "a")
-    assert run_segment(spec).status == "ok"
+def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(sent, monkeypatch):
+    assert run_segment(sent("a", 1)).status == "ok"
 
     def stale(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "scandir", stale)
     with pytest.raises(OSError, match="Stale"):
-        run_segment(changed(spec, until_epoch=2, attempt="b"))
+        run_segment(sent("b", 2))
 
 
-def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(tmp_path, alloy_store):
+def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(sent):
     """What an earlier driver sent may write into the folder of a member that has its number."""
-    run_segment(sent(tmp_path / "t", alloy_store, 3, "old"))
+    run_segment(sent("old", 3))
     network = network_with(Training__Optimizer={"type": "AdamW", "learning_rate": 0.003})
     for other in ({"seed": 7}, {"network": network}):
-        result = run_segment(sent(tmp_path / "t", alloy_store, 1, "new", **other))
+        result = run_segment(sent("new", 1, **other))
         assert (result.status, result.from_epoch, result.to_epoch) == ("ok", 0, 1)
-        run_segment(sent(tmp_path / "t", alloy_store, 3, "old", may_have_begun=False))
+        run_segment(sent("old", 3, may_have_begun=False))
 
 
-def test_more_micro_batches_continue_the_same_training(tmp_path, alloy_store):
-    run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
+def test_more_micro_batches_continue_the_same_training(sent):
+    run_segment(sent("a", 1))
     network = network_with(Training__accumulation_steps=2)
-    assert run_segment(sent(tmp_path / "t", alloy_store, 2, "b", network=network)).from_epoch == 1
+    assert run_segment(sent("b", 2, network=network)).from_epoch == 1
 
 
-def test_a_member_begins_with_what_is_left_of_its_trial(tmp_path, alloy_store):
+def test_a_member_begins_with_what_is_left_of_its_trial(sent):
     """A sending that was taken for lost has replaced what the ledger names by its own."""
-    trial = sent(tmp_path / "trial", alloy_store, 2, "late")
-    run_segment(trial)
+    run_segment(trial := sent("late", 2))
     named = str(trial.folder / "checkpoint-named.pt")
-    member = run_segment(sent(tmp_path / "m", alloy_store, 3, "m", trial_checkpoint=named))
+    member = run_segment(sent("m", 3, "m", trial_checkpoint=named))
     assert (member.status, member.from_epoch) == ("ok", 2)
-    nothing = str(tmp_path / "none" / "checkpoint-named.pt")
+    nothing = str(trial.folder / "none" / "checkpoint-named.pt")
     with pytest.raises(InputError, match=r"checkpoint-named\.pt: is not a readable"):
-        run_segment(sent(tmp_path / "n", alloy_store, 3, "n", trial_checkpoint=nothing))
+        run_segment(sent("n", 3, "n", trial_checkpoint=nothing))
 
 
 class _SecondRank(World):
@@ -320,29 +300,26 @@ class _SecondRank(World):
         return values
 
 
-def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
-    tmp_path, alloy_store, monkeypatch
-):
+def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(sent, monkeypatch):
     monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    run_segment(sent(tmp_path / "t", alloy_store, 2, "a", may_have_begun=False))
-    later = sent(tmp_path / "t", alloy_store, 3, "b", may_have_begun=True)
-    name, cpu = "checkpoint-a.pt", torch.device("cpu")
+    run_segment(sent("a", 2, may_have_begun=False))
+    later = sent("b", 3, may_have_begun=True)
+    name = "checkpoint-a.pt"
     before, now = "1 0 []", sendings._moment(load_checkpoint(later.folder / name))
     # When the first rank looked, it was at its first epoch; it looks again.
-    state = Sending(later).begin(_SecondRank([name, before, name, now]), cpu)
+    state = Sending(later).begin(_SecondRank([name, before, name, now]), CPU)
     assert state is not None and state["progress"]["epoch"] == 2
     with pytest.raises(InputError, match=r"checkpoint-a\.pt: another process goes on replacing it"):
-        Sending(later).begin(_SecondRank([name, before] * 9), cpu)
+        Sending(later).begin(_SecondRank([name, before] * 9), CPU)
     # It is gone when this rank reads it, and another is there when the first looks again.
-    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), cpu)
+    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), CPU)
     assert state is not None and state["progress"]["epoch"] == 2
     # So it is with the trial that a member starts from, as long as it has nothing of its own.
     own = {"may_have_begun": True, "trial_checkpoint": str(later.folder / name)}
-    member = sent(tmp_path / "m", alloy_store, 3, "c", **own)
-    begun = Sending(member)
-    state = begun.begin(_SecondRank(["", "", name, before, name, now]), cpu)
+    begun = Sending(sent("c", 3, "m", **own))
+    state = begun.begin(_SecondRank(["", "", name, before, name, now]), CPU)
     assert state is not None and state["progress"]["epoch"] == 2
     assert begun.checkpoint is None
     # What one rank cannot read is said by all.
     with pytest.raises(InputError, match=r"checkpoint-0\.pt: is not a readable checkpoint"):
-        Sending(later).begin(_SecondRank(["checkpoint-0.pt", before] * 9), cpu)
+        Sending(later).begin(_SecondRank(["checkpoint-0.pt", before] * 9), CPU)

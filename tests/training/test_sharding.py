@@ -2,19 +2,22 @@
 
 import shutil
 
+import ddp_rank
 import numpy as np
 import pytest
 import sharding_rank
 import torch
-from ddp_rank import train_on
+import traffic_rank
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 from torch import nn
+from training_cases import CPU, PROPERTY, segment, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.placement import Work
 from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
     Rows,
@@ -27,15 +30,8 @@ from hydragnn_flow.training.checkpoints.checkpoint import (
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel import parallel
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
-
-PROPERTY = {
-    "Architecture__enable_interatomic_potential": False,
-    "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
-    "Variables_of_interest__type": ["graph"],
-}
 
 
 def sharded(strategy, *, potential=True, **changes):
@@ -105,10 +101,7 @@ def check_equal(name, network, ranks, folder, store, within=1e-5):
     training = {k: v for k, v in network["Training"].items() if k != "sharding"}
     spec = make_spec(folder / "alone", store, 1, network={**network, "Training": training})
     alone = sharding_rank.train(spec.to_dict(), World())
-    for rank in ranks:
-        np.testing.assert_allclose(rank["losses"], alone["losses"], rtol=within, err_msg=name)
-        assert rank["val_loss"] == pytest.approx(alone["val_loss"], rel=within), name
-        assert rank["metrics"] == pytest.approx(alone["metrics"], rel=within), name
+    sharding_rank.check_equal(name, ranks, alone, within)
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +150,9 @@ def goes_on_alone(tmp_path_factory, alloy_store):
     found = {}
     for name in CONTINUED:
         folder = tmp_path_factory.mktemp("alone")
-        spec = make_spec(folder, alloy_store, 1, network=NETWORKS[name])
-        trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
-        train_on(trainer, World())
-        found[name] = train_on(trainer, World())
+        trainer = trainer_of(folder, alloy_store, 1, network=NETWORKS[name])
+        ddp_rank.train_on(trainer, World())
+        found[name] = ddp_rank.train_on(trainer, World())
     return found
 
 
@@ -194,10 +186,10 @@ def test_any_width_and_strategy_continues_it(
         }
     else:
         found = on_ranks(size, networks, tmp_path, alloy_store)
-    for name in CONTINUED:
-        for how in other_strategies(NETWORKS[name]):
-            for rank in found[f"{name} {how}"]:
-                np.testing.assert_allclose(rank["losses"], goes_on_alone[name], rtol=1e-5)
+    for name, ranks in found.items():
+        expected = goes_on_alone[name.partition(" by ")[0]]
+        for rank in ranks:
+            np.testing.assert_allclose(rank["losses"], expected, rtol=1e-5)
 
 
 def test_a_checkpoint_without_a_part_is_refused(tmp_path, folder, on_four_ranks):
@@ -301,36 +293,58 @@ def test_parts_that_no_checkpoint_names_are_swept(tmp_path, folder, on_four_rank
 def test_rows_are_those_of_the_whole(rows, parts, others):
     """However many ranks have written them, and however many read them."""
     whole = torch.arange(3.0 * rows).reshape(rows, 3)
-    divided = Rows(list(_pieces(whole, parts)))
+    each, read = -(-rows // parts), max(1, -(-rows // others))
+    divided = Rows([whole[part * each :][:each] for part in range(parts)])
     assert divided.shape == whole.shape
-    again = [
-        divided[first : first + max(1, -(-rows // others))]
-        for first in range(0, rows, max(1, -(-rows // others)))
-    ]
-    torch.testing.assert_close(torch.cat([*again, whole[:0]]), whole, rtol=0, atol=0)
-
-
-def _pieces(whole, parts):
-    each = -(-len(whole) // parts)
-    for part in range(parts):
-        yield whole[part * each : (part + 1) * each]
+    again = [divided[first : first + read] for first in range(0, rows, read)]
+    assert torch.equal(torch.cat([*again, whole[:0]]), whole)
 
 
 @pytest.mark.parametrize(
-    ("sharding", "gcds", "words"),
+    ("changes", "words"),
     [
-        ({"strategy": "HYBRID_SHARD"}, 4, "needs group"),
-        ({"strategy": "HYBRID_SHARD", "group": 3}, 4, "group = 3 does not divide 4 GCDs"),
-        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, 4, "write the strategy"),
-        ({"strategy": "FULL"}, 4, "FULL_SHARD"),
+        ({"strategy": "HYBRID_SHARD"}, "needs group"),
+        ({"strategy": "HYBRID_SHARD", "group": 3}, "group = 3 does not divide 4 GCDs"),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, "write the strategy"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_refused(sharding, gcds, words, alloy_store):
+def test_a_strategy_that_cannot_be_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
-        network = load_network(network_with(Training__sharding=sharding))
-        parallel(nn.Linear(1, 1), network.Training, World(0, gcds), torch.device("cpu"))
+        network = load_network(network_with(Training__sharding=changes))
+        parallel(nn.Linear(1, 1), network.Training, World(0, 4), CPU)
 
 
 def test_what_divides_already_is_not_divided_again():
     with pytest.raises(InputError, match="use_zero_redundancy"):
         load_network(sharded("FULL_SHARD", Training__Optimizer__use_zero_redundancy=True))
+
+
+# Changes of a network, times that a step gathers the weights, and the bytes of a weight in a sum.
+WAYS = {
+    "DDP": ({}, 0, 4),
+    "DDP, bf16": ({"Training__ddp": {"comm_hook": "bf16"}}, 0, 2),
+    "FULL_SHARD": ({"Training__sharding": {"strategy": "FULL_SHARD"}}, 2, 4),
+    "SHARD_GRAD_OP": ({"Training__sharding": {"strategy": "SHARD_GRAD_OP"}}, 1, 4),
+}
+
+
+def test_what_is_sent_is_what_is_planned(tmp_path, alloy_store):
+    """By the cost model, of every strategy."""
+    wide = {"Architecture__hidden_dim": 64, "Training__batch_size": 4}
+    specs = {
+        name: segment(tmp_path, alloy_store, 1, **wide, **keys).to_dict()
+        for name, (keys, _, _) in WAYS.items()
+    }
+    for answers in ddp_rank.on_ranks(2, traffic_rank.sent, tmp_path / "meeting", specs):
+        for name, (_, gathers, size) in WAYS.items():
+            sent, whole = answers[name]
+            work = Work(
+                flops=0.0,
+                bytes=0.0,
+                launches=0.0,
+                activation_bytes=0.0,
+                parameter_bytes=whole * size / 4,
+                parts=2 if gathers else 1,
+                gathers=gathers,
+            )
+            assert sent == pytest.approx(work.exchanged_bytes(2), rel=0.1), name

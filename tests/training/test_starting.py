@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_set_cases import branches
 from segment_cases import make_spec, network_with
+from training_cases import CPU, PROPERTY, same, stops_at, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
@@ -22,18 +24,12 @@ from hydragnn_flow.training.checkpoints.starting import (
     weights_of,
 )
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.trainer import Trainer
 
+UNITS = {"energy": "eV", "forces": "eV/Å"}
 SHIFTS = {28: 700.0, 29: -1300.0, 46: 0.5, 47: -20.0, 78: 3.0, 79: 41.0}
 """What another level of theory adds to the energy of each element [eV]."""
-OF_GAPS: dict[str, Any] = {
-    "Architecture__enable_interatomic_potential": False,
-    "Architecture__output_heads": {"graph": {"dim_headlayers": [6, 6], "dim_sharedlayers": 6}},
-    "Variables_of_interest__type": ["graph"],
-}
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +59,11 @@ def elsewhere(alloy_store, tmp_path_factory):
     """The same structures at a level of theory that counts energies from elsewhere."""
     splits = {}
     for name in alloy_store.splits:
-        graphs = [alloy_store[name][i] for i in range(len(alloy_store[name]))]
-        for graph in graphs:
+        splits[name] = [*alloy_store[name]]
+        for graph in splits[name]:
             graph.energy = graph.energy + sum(SHIFTS[int(z)] for z in graph.x[:, 0])
-        splits[name] = graphs
-    return write_store(
-        tmp_path_factory.mktemp("elsewhere") / "store.gs",
-        splits,
-        units={"energy": "eV", "forces": "eV/Å"},
-        cutoff=4.0,
-    )
-
-
-def trainer(folder, store, **changes):
-    return Trainer(make_spec(folder, store, 2, **changes), store, torch.device("cpu"), World())
+    path = tmp_path_factory.mktemp("elsewhere") / "store.gs"
+    return write_store(path, splits, units=UNITS, cutoff=4.0)
 
 
 def predicted(model, store):
@@ -90,7 +77,7 @@ def test_a_network_begins_with_the_forces_it_made(
     before = build_model(load_network(network_with()), alloy_store)
     before.load_state_dict(trained)
     expected = predicted(before, alloy_store)
-    begun = trainer(tmp_path, elsewhere, weights=weights("keep"))
+    begun = trainer_of(tmp_path, elsewhere, 2, weights=weights("keep"))
     given = predicted(begun.model, elsewhere)
     torch.testing.assert_close(given["forces"], expected["forces"])
     # Energies follow the other zero: they err by no more than they did, not by thousands of eV.
@@ -104,39 +91,28 @@ def test_a_network_begins_with_the_forces_it_made(
 
 def test_each_branch_has_references_of_its_own(alloy_store, tmp_path):
     """The second data set counts energies from 700 eV per atom above the first."""
-    graphs = [alloy_store["trainset"][i] for i in range(12)]
+    graphs = [*alloy_store["trainset"]][:12]
     for number, graph in enumerate(graphs):
         graph.dataset_name = torch.tensor([[number % 2]])
         graph.energy = graph.energy + 700.0 * (number % 2) * graph.num_nodes
-    store = write_store(
-        tmp_path / "two.gs",
-        {"trainset": graphs[:8], "valset": graphs[8:]},
-        units={"energy": "eV", "forces": "eV/Å"},
-        cutoff=4.0,
-    )
-    head = {"num_headlayers": 1, "dim_headlayers": [12]}
-    both = [{"type": f"branch-{k}", "architecture": head} for k in (0, 1)]
-    network = load_network(network_with(Architecture__output_heads={"node": both}))
-    model = build_model(network, store)
+    splits = {"trainset": graphs[:8], "valset": graphs[8:]}
+    store = write_store(tmp_path / "two.gs", splits, units=UNITS, cutoff=4.0)
+    model = build_model(network_with(Architecture__output_heads={"node": branches()}), store)
     # What weights of elsewhere bring along: references that fit neither.
     state = {k: v * 0 if k == "element_energies" else v for k, v in model.state_dict().items()}
     keep_weights(tmp_path / "weights.pt", state, is_whole=True)
-    begin_with(
-        *(tmp_path / "weights.pt", model, store["trainset"]),
-        *(Budget(graphs=3), torch.device("cpu"), World()),
-    )
+    begin_with(tmp_path / "weights.pt", model, store["trainset"], Budget(graphs=3), CPU, World())
     batch = store["trainset"].batch(np.arange(8))
     rest = (model.eval()(batch)["energy"] - batch.energy.reshape(-1, 1))[:, 0]
     assert float((rest / torch.bincount(batch.batch)).abs().max()) < 5.0
 
 
 def test_new_heads_are_drawn_and_the_rest_is_kept(trained, weights, elsewhere, tmp_path):
-    network = network_with(**OF_GAPS)
-    begun = trainer(tmp_path, elsewhere, weights=weights("new"), network=network)
+    begun = trainer_of(tmp_path, elsewhere, 2, weights=weights("new"), **PROPERTY)
     state = begun.model.state_dict()
     of_encoder = [name for name in trained if name.startswith("encoder.")]
     assert all(torch.equal(state[name], trained[name]) for name in of_encoder)
-    fresh = trainer(tmp_path, elsewhere, network=network).model.state_dict()
+    fresh = trainer_of(tmp_path, elsewhere, 2, **PROPERTY).model.state_dict()
     rest = [name for name in state if name not in of_encoder]
     assert all(torch.equal(state[name], fresh[name]) for name in rest)
 
@@ -158,33 +134,18 @@ def test_what_is_frozen_stays_and_has_no_state(trained, weights, elsewhere, tmp_
 
 def test_a_stopped_trial_goes_on_from_its_own_checkpoint(weights, elsewhere, tmp_path):
     """It does not ask for the weights again, and ends as if it had never stopped."""
-    file, frozen = weights("keep"), ("encoder.embedding",)
-    whole = make_spec(tmp_path / "whole", elsewhere, 2, weights=file, frozen=frozen)
+    start = {"weights": weights("keep"), "frozen": ("encoder.embedding",)}
+    whole, cut = (make_spec(tmp_path / name, elsewhere, 2, **start) for name in ("whole", "cut"))
     run_segment(whole)
-    folder = tmp_path / "cut"
-    spec = make_spec(folder, elsewhere, 2, weights=file, frozen=frozen)
-    steps = iter(range(10_000))
-    with pytest.raises(Stopped):
-        begun = Trainer(spec, elsewhere, torch.device("cpu"), World())
-        begun.run(lambda: next(steps) >= 3)
-    Path(file).unlink()
-    assert run_segment(spec).from_step == 3
-    ended, expected = (load_checkpoint(checkpoints(f)[0]) for f in (folder, whole.folder))
-    for part in ("model", "best"):
-        assert all(torch.equal(ended[part][k], v) for k, v in expected[part].items())
-
-
-def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(weights, elsewhere, tmp_path):
-    file = weights("keep")
-    trial = make_spec(tmp_path / "trial", elsewhere, 1, weights=file)
-    run_segment(trial)
-    Path(file).unlink()
-    own = str(checkpoints(trial.folder)[0])
-    member = make_spec(
-        tmp_path / "member", elsewhere, 2, weights=file, trial_checkpoint=own, kind="member"
-    )
-    outcome = run_segment(member)
-    assert (outcome.status, outcome.from_epoch) == ("ok", 1)
+    assert run_segment(cut, should_stop=stops_at(4)).status == "interrupted"
+    Path(cut.start.weights).unlink()
+    assert run_segment(cut).from_step == 3
+    ended, expected = (load_checkpoint(checkpoints(s.folder)[0]) for s in (cut, whole))
+    assert same(ended["model"], expected["model"]) and same(ended["best"], expected["best"])
+    # Nor does a member, which reads its trial's checkpoint.
+    trial = {"kind": "member", "trial_checkpoint": str(checkpoints(cut.folder)[0])}
+    member = run_segment(make_spec(tmp_path / "member", elsewhere, 3, **start, **trial))
+    assert (member.status, member.from_epoch) == ("ok", 2)
 
 
 def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
@@ -216,28 +177,25 @@ def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("encoder.layer",), "named 'encoder.layer'; name some of encoder.embedding, encoder.lay"),
+        (("encoder.layer",), "name some of encoder.embedding, encoder.lay"),
         (("network",), r"start_from\.freeze: .* named .network.; name some of encoder, "),
-        (("encoder", "atomic_energy"), r"start_from\.freeze: leaves no parameter to train"),
+        (("encoder", "atomic_energy"), "leaves no parameter to train"),
     ],
 )
 def test_bad_names_of_what_is_frozen(names, words, alloy_store):
-    model = build_model(load_network(network_with()), alloy_store)
     with pytest.raises(InputError, match=words):
-        freeze(model, names)
+        freeze(build_model(network_with(), alloy_store), names)
 
 
 def test_weights_of_another_network(trained, alloy_store):
-    model = build_model(load_network(network_with()), alloy_store)
+    model, name = build_model(network_with(), alloy_store), "encoder.embedding.elements.weight"
     check_weights(model, trained, "a.pt")
     check_weights(model, weights_of(model, trained, "new"), "a.pt", "new")
-    name = "encoder.embedding.elements.weight"
-    with pytest.raises(
-        InputError, match=rf"a\.pt is of another .* {name} has the shape \[119, 3\]"
-    ):
-        check_weights(model, {**trained, name: torch.zeros(119, 3)}, "a.pt")
-    with pytest.raises(InputError, match=r"a\.pt has encoder\.more, the network has not"):
-        check_weights(model, {**trained, "encoder.more": torch.zeros(1)}, "a.pt")
     less = {key: value for key, value in trained.items() if key != name}
-    with pytest.raises(InputError, match=rf"the network has {name}, a\.pt has not"):
-        check_weights(model, less, "a.pt")
+    for other, words in (
+        ({**trained, name: torch.zeros(119, 3)}, rf"a\.pt is .* {name} has the shape \[119, 3\]"),
+        ({**trained, "encoder.more": torch.zeros(1)}, r"a\.pt has encoder\.more, the network"),
+        (less, rf"the network has {name}, a\.pt has not"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_weights(model, other, "a.pt")

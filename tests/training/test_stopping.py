@@ -1,4 +1,4 @@
-"""How a segment ends before its rung: asked to, out of time, with a bad loss, or satisfied."""
+"""How a segment ends before its rung, how often it looks whether to, and how its time is told."""
 
 import itertools
 import json
@@ -11,13 +11,14 @@ import psutil
 import pytest
 import torch
 from driver_cases import PATIENCE
-from segment_cases import make_spec, network_with
+from segment_cases import make_spec
+from training_cases import CPU, segment, trainer_of
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.monitor import Diverged, TrainingMonitor
+from hydragnn_flow.training.monitor import Diverged, Steady, TrainingMonitor
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
@@ -92,22 +93,18 @@ def test_a_trainer_that_lost_its_worker_saves_first(tmp_path, alloy_store):
 
 
 class Poisoned(Trainer):
-    """Its weights or its gradient go bad in one step."""
+    """Its weights or its gradient go bad in the sixth step."""
 
-    def train_step_of(self, number, what):
-        self.bad, self.what, self.count = number, what, 0
+    what, count = "", 0
 
     def _step(self, step, batch):
         self.count += 1
-        if self.count == self.bad and self.what == "loss":
+        weight = next(self.model.parameters())
+        if self.count == 6 and self.what == "loss":
             with torch.no_grad():
-                next(self.model.parameters()).fill_(torch.nan)
-        if self.count == self.bad and self.what == "norm":
-            handle = next(self.model.parameters()).register_hook(lambda g: g * torch.inf)
-            try:
-                return super()._step(step, batch)
-            finally:
-                handle.remove()
+                weight.fill_(torch.nan)
+        if self.count == 6 and self.what == "norm":
+            weight.register_hook(lambda gradient: gradient * torch.inf)
         return super()._step(step, batch)
 
 
@@ -121,11 +118,9 @@ def test_divergence_is_named_by_its_step(
 ):
     """Found at the next synchronisation, within the epoch where that is soon, it names the step."""
     monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", interval)
-    network = network_with(Training__gradient_clip=clip)
-    spec = make_spec(tmp_path / "t", alloy_store, 5, network=network)
-    trainer = Poisoned(spec, alloy_store, torch.device("cpu"), World())
+    trainer = trainer_of(tmp_path, alloy_store, 5, Poisoned, Training__gradient_clip=clip)
     assert len(trainer.plan(0)) == 4
-    trainer.train_step_of(6, what)
+    trainer.what = what
     with pytest.raises(Diverged, match=f"^{said} in epoch 2, step 2$"):
         trainer.run()
     assert trainer.count == most
@@ -133,18 +128,14 @@ def test_divergence_is_named_by_its_step(
 
 def test_atoms_that_leave_for_nowhere_diverge(tmp_path, alloy_store):
     """Where layers move the atoms, bad weights make lengths NaN, which no spline can look up."""
-    network = network_with(
-        Architecture__mpnn_type="EGNN",
-        Architecture__equivariance=True,
-        Training__Optimizer__learning_rate=1e30,
-    )
-    result = run_segment(make_spec(tmp_path / "t", alloy_store, 3, network=network))
+    moving = {"Architecture__mpnn_type": "EGNN", "Architecture__equivariance": True}
+    hopeless = {"Training__Optimizer__learning_rate": 1e30}
+    result = run_segment(segment(tmp_path / "t", alloy_store, 3, **moving, **hopeless))
     assert result.status == "diverged", result.reason
 
 
 def test_lack_of_memory_is_a_result(tmp_path, alloy_store):
-    network = network_with(Architecture__hidden_dim=10**6)
-    result = run_segment(make_spec(tmp_path / "t", alloy_store, 1, network=network))
+    result = run_segment(segment(tmp_path / "t", alloy_store, 1, Architecture__hidden_dim=10**6))
     assert result.status == "out_of_memory"
     assert "memory" in result.reason
     again = run_segment(make_spec(tmp_path / "t", alloy_store, 1))
@@ -153,30 +144,52 @@ def test_lack_of_memory_is_a_result(tmp_path, alloy_store):
 
 def test_early_stopping_ends_a_trial_well(tmp_path, alloy_store):
     """Nothing is learnt at this rate; later rungs find it ended, and a member begins anew."""
-    still = network_with(
-        Training__EarlyStopping=True,
-        Training__patience=3,
-        Training__Optimizer={"type": "SGD", "learning_rate": 1e-30},
-    )
-    result = run_segment(make_spec(tmp_path / "t", alloy_store, 10, network=still))
+    still = {
+        "Training__EarlyStopping": True,
+        "Training__patience": 3,
+        "Training__Optimizer": {"type": "SGD", "learning_rate": 1e-30},
+    }
+    result = run_segment(segment(tmp_path / "t", alloy_store, 10, **still))
     assert (result.status, result.best_epoch, result.to_epoch) == ("ok", 1, 4)
-    later = make_spec(tmp_path / "t", alloy_store, 20, network=still, after_epoch=10, rung=1)
-    again = run_segment(later)
+    again = run_segment(segment(tmp_path / "t", alloy_store, 20, **still, after_epoch=10, rung=1))
     assert (again.status, again.to_epoch, again.history) == ("ok", 4, [])
     assert again.best_val_error == result.best_val_error
-    start = str(tmp_path / "t" / FILE)
-    member = make_spec(
-        tmp_path / "m", alloy_store, 20, network=still, kind="member", trial_checkpoint=start
-    )
-    assert run_segment(member).to_epoch == 8
+    start = {"kind": "member", "trial_checkpoint": str(tmp_path / "t" / FILE)}
+    assert run_segment(segment(tmp_path / "m", alloy_store, 20, **still, **start)).to_epoch == 8
 
 
-class _Clock:
+class Clock:
     """Time that passes when it is told to."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr("hydragnn_flow.training.monitor.time.monotonic", lambda: self.now)
+        monkeypatch.setattr(monitoring, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def test_what_comes_first_or_between_is_not_counted(monkeypatch):
+    """Slow first steps, validation and checkpoints do not change the speed."""
+    clock = Clock(monkeypatch)
+    monitor = TrainingMonitor(World(), CPU, None, lambda: False, joules=lambda: 7.0 * clock.now)
+    loss = torch.ones((), dtype=torch.float64)
+    for step in range(1, 41):
+        clock.now += 30.0 if step == 1 else 3.0 if step <= WARM_UP_STEPS else 0.25
+        monitor.record(loss, loss, graphs=8)
+        if monitor.sync_is_due or step in (20, 30, 40):
+            monitor.sync(1, step)
+        if step == 20:
+            clock.now += 100.0
+            monitor.evaluated(100.0)
+        if step == 30:
+            clock.now += 50.0
+            monitor.saved(50.0)
+    steady = monitor.steady
+    assert steady.steps == 40 - WARM_UP_STEPS
+    assert steady.graphs == 8 * steady.steps
+    assert steady.seconds == pytest.approx(0.25 * steady.steps)
+    assert steady.joules == pytest.approx(7.0 * steady.seconds)
+    # The mean step excludes the first one alone.
+    between = 3.0 * (WARM_UP_STEPS - 1) + steady.seconds
+    assert monitor.steps == 40 and monitor.step_seconds == pytest.approx(between / 39)
 
 
 class _Alike(World):
@@ -199,10 +212,8 @@ def _take_steps(monitor, clock, seconds):
 
 @pytest.mark.parametrize("least", [0.0, 200.0])
 def test_a_site_of_many_gcds_saves_less_often(least, monkeypatch):
-    clock = _Clock(monkeypatch)
-    monitor = TrainingMonitor(
-        World(), torch.device("cpu"), None, lambda: False, seconds_between_saves=least
-    )
+    clock = Clock(monkeypatch)
+    monitor = TrainingMonitor(World(), CPU, None, lambda: False, seconds_between_saves=least)
     saves, begin = 0, clock.now
     while clock.now < begin + 1000.0:
         _take_steps(monitor, clock, 1.0)
@@ -216,8 +227,32 @@ def test_a_site_of_many_gcds_saves_less_often(least, monkeypatch):
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_several_ranks_synchronise_as_often_as_one(ranks, monkeypatch):
     """About every second; each synchronisation makes them all wait for each other."""
-    clock = _Clock(monkeypatch)
-    monitor = TrainingMonitor(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)
+    clock = Clock(monkeypatch)
+    monitor = TrainingMonitor(_Alike(0, ranks), CPU, None, lambda: False)
     warm_up = [_take_steps(monitor, clock, 0.05), _take_steps(monitor, clock, 0.05)]
     assert warm_up == [1, WARM_UP_STEPS - 1], "the steps that are measured begin with one"
     assert _take_steps(monitor, clock, 0.05) == 20
+
+
+def test_energy_of_a_counter_that_is_lost_is_not_known():
+    """What it had counted until then would make the trial look cheap."""
+    readings = iter([0.0, 0.0, 1.0, 2.0, None, None])
+    steady = Steady(lambda: next(readings))
+    steady.resume()
+    steady.count(WARM_UP_STEPS, 8, 1.0)
+    steady.count(1, 8, 1.0)
+    assert steady.joules == 1.0
+    steady.count(1, 8, 1.0)
+    steady.count(1, 8, 1.0)
+    assert (steady.steps, steady.joules) == (3, None)
+
+
+@pytest.mark.parametrize("steps", [WARM_UP_STEPS - 1, WARM_UP_STEPS, WARM_UP_STEPS + 4])
+def test_a_segment_tells_its_steady_steps(tmp_path, alloy_store, steps):
+    whole = {"Training__num_epoch": 1, "budget": ("steps", steps)}
+    result = run_segment(segment(tmp_path / "t", alloy_store, 1, **whole))
+    counted = max(0, steps - WARM_UP_STEPS)
+    assert (result.status, result.steps, result.steady_steps) == ("ok", steps, counted)
+    assert result.steady_graphs == 4 * counted
+    assert (result.steady_seconds > 0) == (counted > 0)
+    assert result.steady_seconds < result.seconds

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import sharding_rank
 import torch
+from data_set_cases import alloys
 from ddp_rank import train_on
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
+from training_cases import CPU
 
 from hydragnn_flow.config import DataConfig, RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -32,30 +34,20 @@ WIDE = {"num_headlayers": 2, "dim_headlayers": [48, 48]}
 SHARED = {"num_sharedlayers": 1, "dim_sharedlayers": 16}
 
 
-def divided(n=8, *, property_heads=False, **changes):
+def divided(n=8, *, property_heads=False, head=None, **changes):
     """A network of ``n`` branches in fp64; other orders of a sum round otherwise by 1e-15."""
-    head = {**WIDE, **SHARED} if property_heads else {**WIDE, "type": "mlp"}
     level = "graph" if property_heads else "node"
+    head = head or (WIDE | SHARED if property_heads else WIDE | {"type": "mlp"})
     heads = [{"type": f"branch-{k}", "architecture": head} for k in range(n)]
-    kind = {
-        "Architecture__enable_interatomic_potential": not property_heads,
-        "Architecture__output_heads": {level: heads},
-        "Variables_of_interest__type": [level],
-    }
     given = {
         "Training__batch_size": 12,
         "Training__precision": "fp64",
         "Training__task_parallel": True,
-        **kind,
+        "Architecture__enable_interatomic_potential": not property_heads,
+        "Architecture__output_heads": {level: heads},
+        "Variables_of_interest__type": [level],
     }
     return network_with(**given | changes)
-
-
-def convolutions():
-    network = divided()
-    for head in network["Architecture"]["output_heads"]["node"]:
-        head["architecture"] = {"type": "conv", "num_headlayers": 1, "dim_headlayers": [12]}
-    return network
 
 
 CLIPPED = {"Training__Optimizer__type": "SGD", "Training__gradient_clip": 0.1}
@@ -67,7 +59,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "LAMB": divided(Training__Optimizer__type="FusedLAMB"),
     "rmse": divided(Training__loss_function_type="rmse", property_heads=True),
     "noise of a potential": divided(Training__loss_function_type="GaussianNLLLoss"),
-    "convolutions": convolutions(),
+    "convolutions": divided(head={"type": "conv", "num_headlayers": 1, "dim_headlayers": [12]}),
     # more ranks than graphs in a step
     "one by one": divided(Training__batch_size=2),
     "by cost": divided(Training__Batching={"mode": "node_budget", "max_nodes": 120}),
@@ -95,15 +87,7 @@ CHAIN = {
 
 def data_sets(folder, n):
     """A store of ``n`` data sets, the later ones of more and of larger structures."""
-    sources = [
-        {
-            "name": f"set{k}",
-            "format": "emt_alloys",
-            "structures": 8 + 2 * k,
-            "atoms": [8, 8 + 4 * (k // 2)],
-        }
-        for k in range(n)
-    ]
+    sources = [alloys(8 + 2 * k, name=f"set{k}", atoms=[8, 8 + 4 * (k // 2)]) for k in range(n)]
     config = DataConfig.model_validate({"sources": sources, "split": {"val": 0.25, "test": 0.1}})
     return prepare_store(config, 4.0, None, 0, folder / f"{n}.gs")
 
@@ -138,21 +122,15 @@ def on_four_ranks(folder, stores):
 def goes_on_alone(tmp_path_factory, stores):
     """Losses of one process that has never stopped."""
     spec = spec_of("potential", tmp_path_factory.mktemp("alone"), stores)
-    trainer = Trainer(spec, GraphStore.open(spec.store.path), torch.device("cpu"), World())
+    trainer = Trainer(spec, GraphStore.open(spec.store.path), CPU, World())
     return [train_on(trainer, World()) for _ in range(len(CHAIN) + 2)]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ranks_with_heads_of_their_own_train_as_one(tmp_path, on_four_ranks, name, stores):
     alone = sharding_rank.train(spec_of(name, tmp_path, stores).to_dict(), World())
-    most = 1e-5 if name == "single precision" else 1e-6
-    for rank in on_four_ranks[name]:
-        np.testing.assert_allclose(rank["losses"], alone["losses"], rtol=most)
-        assert rank["val_loss"] == pytest.approx(alone["val_loss"], rel=most)
-        assert rank["metrics"] == pytest.approx(alone["metrics"], rel=most)
-        assert rank["predicted"].keys() == alone["predicted"].keys()
-        for target, values in alone["predicted"].items():
-            np.testing.assert_allclose(rank["predicted"][target], values, rtol=most, atol=1e-6)
+    within = 1e-5 if name == "single precision" else 1e-6
+    sharding_rank.check_equal(name, on_four_ranks[name], alone, within)
 
 
 def test_ranks_hold_the_heads_of_their_branches(tmp_path, on_four_ranks, stores):
@@ -279,12 +257,13 @@ def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores):
 
 
 def test_what_cannot_be_divided_is_refused(stores, alloy_store):
-    with pytest.raises(InputError, match=r"sharding\.strategy"):
-        load_network(divided(Training__sharding={"strategy": "FULL_SHARD"}))
-    with pytest.raises(InputError, match="use_zero_redundancy"):
-        load_network(divided(Training__Optimizer__use_zero_redundancy=True))
-    with pytest.raises(InputError, match="engine is hydragnn"):
-        load_network({**divided(), "engine": "hydragnn"})
+    for network, words in (
+        (divided(Training__sharding={"strategy": "FULL_SHARD"}), r"sharding\.strategy"),
+        (divided(Training__Optimizer__use_zero_redundancy=True), "use_zero_redundancy"),
+        ({**divided(), "engine": "hydragnn"}, "engine is hydragnn"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_network(network)
     alone = load_network(network_with(Training__task_parallel=True))
     with pytest.raises(InputError, match="output_heads has one"):
         division_of(alone, alloy_store.manifest, alloy_store["trainset"], "proportional", 2)
@@ -297,27 +276,22 @@ def test_what_cannot_be_divided_is_refused(stores, alloy_store):
     freeze(model, ("encoder", "atomic_energy.branches.1"))
     division = Division.of([1.0, 1.0, 1.0], 3)
     with pytest.raises(InputError, match=r"nothing to train to rank 1, which has .* branch 1"):
-        parallel(model, of_three.Training, World(0, 3), torch.device("cpu"), division)
+        parallel(model, of_three.Training, World(0, 3), CPU, division)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"data": {"mode": "stream"}}, "data.mode = stream"),
-        ({"data": {"sources": None, "source": {"format": "emt_alloys"}}}, "one branch"),
-    ],
-)
-def test_a_campaign_that_cannot_divide_heads_is_refused(changes, words):
-    sources = [{"name": name, "format": "emt_alloys"} for name in ("one", "two")]
-    network = network_with(Training__task_parallel=True)
+def test_a_campaign_that_cannot_divide_heads_is_refused():
     values: dict[str, Any] = {
         "name": "divided",
-        "data": {"sources": sources, "split": {"val": 0.1, "test": 0.1}},
-        "network": network,
+        "network": network_with(Training__task_parallel=True),
         "search": {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [8, 16]}}},
         "ensemble": {"size": 2, "epochs": 10},
     }
-    RunConfig.model_validate(values)
-    values["data"] = {k: v for k, v in {**values["data"], **changes["data"]}.items() if v}
-    with pytest.raises(ValueError, match=words):
-        RunConfig.model_validate(values)
+    split = {"split": {"val": 0.1, "test": 0.1}}
+    both = {"sources": [{"name": name, "format": "emt_alloys"} for name in ("one", "two")], **split}
+    RunConfig.model_validate({**values, "data": both})
+    for data, words in (
+        (both | {"mode": "stream"}, "data.mode = stream"),
+        ({"source": {"format": "emt_alloys"}, **split}, "one branch"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            RunConfig.model_validate({**values, "data": data})

@@ -3,19 +3,16 @@
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from training_cases import same
 
 from hydragnn_flow.config.network import Optimizer
-from hydragnn_flow.training.distributed import World, join
+from hydragnn_flow.training.distributed import join
 from hydragnn_flow.training.optimizers import make_optimizer, optimizer_state
-
-Rank = Callable[[World, Path], None]
 
 
 class Bomb:
@@ -48,11 +45,7 @@ def compare(world, folder):
     found = optimizer_state(shared, world)
     if world.is_first:
         whole = trained(lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))
-        expected = whole.state_dict()["state"]
-        assert found["state"].keys() == expected.keys()
-        for number, values in expected.items():
-            for name, value in values.items():
-                assert torch.equal(found["state"][number][name], value), (number, name)
+        assert same(found["state"], whole.state_dict()["state"])
 
 
 def attack(world, folder):

@@ -176,6 +176,8 @@ class ParslExecutor:
             # Do not wait for messages that nobody will read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
             self._executor.shutdown()
+            # Left open if its thread has died; the garbage collector would wait for it for ever.
+            self._executor.incoming_q.close()
 
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False

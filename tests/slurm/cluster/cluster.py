@@ -74,13 +74,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """A cluster from entering a ``with`` block to leaving it.
-
-    Parameters
-    ----------
-    nodes
-        How many; each has eight GCDs.
-    """
+    """A cluster from entering a ``with`` block to leaving it; each node has eight GCDs."""
 
     def __init__(self, nodes: int = 4) -> None:
         self.nodes = tuple(f"frontier{number:05d}" for number in range(1, nodes + 1))

@@ -1,0 +1,61 @@
+"""Segments and trainers on the small store, and when they are asked to stop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+# Changes of a network that has the energy for a property, and no forces.
+PROPERTY: dict[str, Any] = {
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
+    "Variables_of_interest__type": ["graph"],
+}
+Kind = TypeVar("Kind", bound=Trainer)
+
+
+def segment(folder: Path, store: GraphStore, until: int, **changes: Any) -> SegmentSpec:
+    """A segment up to an epoch; changes with ``__`` for dots are of its network."""
+    of_network = {key: changes.pop(key) for key in [*changes] if "__" in key}
+    if of_network:
+        changes["network"] = network_with(**of_network)
+    return make_spec(folder, store, until, **changes)
+
+
+def trainer_of(
+    folder: Path, store: GraphStore, until: int, kind: type[Kind] = Trainer, **changes: Any
+) -> Kind:
+    """The trainer of such a segment."""
+    return kind(segment(folder, store, until, **changes), store, CPU, World())
+
+
+def stops_at(*times: int) -> Callable[[], bool]:
+    """Whether to stop: yes, where it is asked for the first time, or the second, and so on."""
+    asked = itertools.count(1)
+    return lambda: next(asked) in times
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether checkpoints, or parts of them, are equal bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and torch.equal(one, two)
+    if isinstance(one, dict):
+        return (
+            isinstance(two, dict)
+            and one.keys() == two.keys()
+            and all(same(one[key], two[key]) for key in one)
+        )
+    if isinstance(one, (list, tuple)):
+        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(same, one, two))
+    return bool(one == two)
