@@ -97,8 +97,17 @@ class JobSpec(Segment):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as values for JSON, from which :func:`read_job` makes the job again."""
-        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=NetworkConfig.to_json)
+        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_plain)
         return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a network, or one of numpy's numbers, as a value for JSON."""
+    if isinstance(value, NetworkConfig):
+        return value.to_json()
+    if not hasattr(value, "item"):
+        raise TypeError(f"a job holds {value!r}, which JSON has no type for")
+    return value.item()
 
 
 @dataclass(frozen=True, kw_only=True)

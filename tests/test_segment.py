@@ -4,11 +4,13 @@ import json
 import pickle
 from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import (
+    Call,
     Forecast,
     Place,
     Segment,
@@ -35,6 +37,15 @@ def test_a_segment_is_the_same_in_another_process(tmp_path, name):
     for sent in (spec, divided):
         assert read_segment(json.loads(json.dumps(sent.to_dict()))) == sent
         assert pickle.loads(pickle.dumps(sent)) == sent
+
+
+def test_numpys_numbers_are_sent_and_what_json_has_no_type_for_is_named(tmp_path):
+    values = {"seed": np.int64(3), "trivial_errors": {"energy": np.float64(0.5)}}
+    spec = make_spec(tmp_path / "t", None, 3, **values)
+    assert read_segment(json.loads(json.dumps(spec.to_dict()))) == spec
+    call = Call(kind="call", number=0, directory="", function="a:b", argument={"of": tmp_path})
+    with pytest.raises(TypeError, match="which JSON has no type for"):
+        call.to_dict()
 
 
 def test_a_network_as_json_has_no_key_that_was_not_given():

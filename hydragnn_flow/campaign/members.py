@@ -280,16 +280,11 @@ class MemberPhase:
         # Members from scratch keep the rate as long as their trial did: the error was a seventh
         # larger if the rate fell from the first epoch on. A configured schedule starts with them.
         scheduler = config.network_with(trial.parameters).Training.Scheduler
+        checkpoint = None if from_scratch else str(self._checkpoint_of_trial(trial.number))
         return self.context.task(
-            "member",
-            member,
-            trial,
+            *("member", member, trial),
             rung=len(config.rungs),
-            start=Start(
-                trial_checkpoint=None
-                if from_scratch
-                else str(self._checkpoint_of_trial(trial.number))
-            ),
+            start=Start(trial_checkpoint=checkpoint),
             epochs=EpochPlan(
                 until_epoch=config.member_epochs,
                 after_epoch=max(start, mine) if self._checkpoints(member) else start,

@@ -137,7 +137,6 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
     return SegmentSpec(
         kind="trial",
         number=trial or 0,
-        rung=0,
         directory=str(directory.path / FOLDER),
         driver=Sender(run_directory=str(directory.path / FOLDER), site_gcds=site.gcds),
         network=network,

@@ -314,9 +314,7 @@ class TrialPhase:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
         gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
-            "trial",
-            trial.number,
-            trial,
+            *("trial", trial.number, trial),
             rung=rung,
             start=Start(
                 begin_with=results[-1].checkpoint if results else "",
