@@ -27,12 +27,12 @@ BENCHMARKS := store models accuracy peers_accuracy ensemble search_quality execu
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (9 minutes)"
-	@echo "make test         lint, types and tests (22 minutes at most)"
+	@echo "make test         lint, types and tests (10 minutes at most)"
 	@echo "make test-random  properties with new examples; ROOM=placement those of one room"
 	@echo "make lint         lint and types alone"
-	@echo "make test-slow    campaigns killed at many moments, every environment, installations (40 minutes at most)"
+	@echo "make test-slow    campaigns killed at many moments, every environment, installations (30 minutes at most)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
-	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (about 20 minutes)"
+	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (about 10 minutes)"
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
