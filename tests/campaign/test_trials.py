@@ -233,3 +233,25 @@ def test_the_loop_imports_no_parsl():
     for module in (*loop, "execution/jobs", "execution/workers/rank"):
         source = Path(hydragnn_flow.__path__[0], f"{module}.py").read_text(encoding="utf-8")
         assert not re.search(rf"^\s*(from|import) ({with_parsl})", source, re.MULTILINE), module
+
+
+def test_what_has_waited_longest_is_sent_first(campaign):
+    """Though it is the shortest; a driver sends the longest first otherwise."""
+    context = campaign()
+    phase, pools = TrialPhase(context), FakePool(well)
+    dispatch = Dispatch(context, pools)
+    for _ in range(3):
+        phase._ask()
+    phase._ready = [
+        replace(task, estimate=replace(task.estimate, seconds=seconds, busy=1.0))
+        for task, seconds in zip(phase._ready, (5.0, 9.0, 7.0), strict=True)
+    ]
+    phase._gcds = 1
+    phase._ready = phase._send(dispatch)
+    first = next(task for task in phase._ready if task.spec.number == 0)
+    phase._ready.remove(first)
+    phase._ready.append(replace(first, ready_since=first.ready_since - 8.0))
+    phase._gcds = 2
+    phase._send(dispatch)
+    assert [spec.number for spec in pools.sent] == [1, 0]
+    phase.search.close()

@@ -373,3 +373,9 @@ def test_child_that_crashes_is_survived(copy):
     (copy / "mmd.0").write_bytes((copy / "mmd.0").read_bytes()[:1000])
     with pytest.raises(StoreError, match=r"makes ADIOS2 (crash|fail)"):
         trial_read._ask_child(copy, idle=60)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_file(copy, name):
+    (copy / name).unlink()
+    refused(copy, rf"{name} is missing")

@@ -1,6 +1,7 @@
 """Heads of every kind, their branches, and the noise they predict."""
 
 import ase
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -200,3 +201,31 @@ def test_mixed_precision_keeps_the_mean(of_four):
     for name, values in expected.items():
         assert found[name].dtype == values.dtype
         torch.testing.assert_close(found[name], values, rtol=0.05, atol=0.1)
+
+
+def test_noise_that_depends_on_the_structure_is_found(of_four):
+    """Labels whose noise grows with the share of gold: the predicted noise follows the true one.
+
+    The likelihood is that of a Gaussian (Nix and Weigend, doi:10.1109/ICNN.1994.374138).
+    """
+    rng = np.random.default_rng(0)
+    structures = [alloy() for _ in range(240)]
+    for atoms in structures:
+        atoms.numbers = rng.choice([COPPER, GOLD], 4)
+    share = np.array([(atoms.numbers == GOLD).mean() for atoms in structures])
+    true_mean, true_noise = 1.0 + share, 0.05 + 0.6 * share
+    labels = torch.tensor(true_mean + true_noise * rng.normal(size=len(share)))
+    batch = as_batch(*structures)
+    model = noisy(of_four)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        outputs = model(batch)
+        mean, noise = outputs["gap"][:, 0], outputs["gap" + NOISE_SUFFIX][:, 0]
+        loss = (noise.log() + 0.5 * ((labels - mean) / noise) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = noise.detach().numpy()
+    assert np.corrcoef(found, true_noise)[0, 1] > 0.9
+    for value in (0.25, 0.75):
+        assert found[share == value].mean() == pytest.approx(0.05 + 0.6 * value, rel=0.35)

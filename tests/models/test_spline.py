@@ -104,3 +104,10 @@ def test_derivatives_are_continuous_at_knots():
     for left, right in (values, slopes, curvatures):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
     assert curvatures.abs().min() > 1e-3
+
+
+def test_stays_constant_beyond_the_cutoff():
+    knots = Knots(20, CUTOFF).double()
+    at_and_beyond = torch.tensor([[CUTOFF], [CUTOFF + 3.0]]).double()
+    at, beyond = knots(at_and_beyond)(torch.cos(knots.lengths))
+    torch.testing.assert_close(at, beyond)
