@@ -52,6 +52,9 @@ def test_directories_that_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "closed").mkdir(mode=0)
     with unprivileged(), pytest.raises(InputError, match=r"closed.*Permission denied; .*another"):
         check_paths(SMALL, tmp_path / "closed" / "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file; name a directory"):
+        check_paths(SMALL, tmp_path / "file" / "run")
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path or not mode & os.W_OK)
     with pytest.raises(InputError, match=f"new: nothing may be written in {tmp_path}; .*run-dir"):
         check_paths(SMALL, run)

@@ -102,3 +102,18 @@ def test_an_orphan_gives_way_to_a_newer_driver(tmp_path, alloy_store, monkeypatc
         result = run_alone(Rank(again, gcd=1))
     assert (orphaned.status, result.status) == ("interrupted", "ok")
     assert result.from_epoch == orphaned.to_epoch
+
+
+def test_the_file_is_read_only_when_it_is_another(tmp_path, monkeypatch):
+    """Each look is one call of a file system that thousands of nodes share."""
+    read: list[Path] = []
+    real = fence._driver
+    monkeypatch.setattr(fence, "_driver", lambda folder: [read.append(folder), real(folder)][1])
+    watched = DriverFile(tmp_path)
+    assert watched.token() is None
+    tokens = []
+    for _ in range(2):
+        with sole_driver(tmp_path) as token:
+            tokens += [token, watched.token(), watched.token()]
+    assert tokens[0:3] == [tokens[0]] * 3 and tokens[3:] == [tokens[3]] * 3
+    assert len(read) == 2

@@ -51,3 +51,8 @@ def test_what_is_hidden_does_not_count():
         terms[term] *= math.exp(1e-6)
         change = regression.expect(Case("a", tuple(terms.tolist()))).log - float(log[0])
         assert change / 1e-6 == pytest.approx(rows[0, place], abs=1e-4)
+
+
+def test_before_anything_was_seen_the_prior_is_as_sure_as_its_counts():
+    found = Regression(PRIOR, 1, ()).expect(Case("a", (1.0, 2.0), (0.0,)))
+    assert found.freedom == PRIOR.counts

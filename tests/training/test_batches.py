@@ -80,7 +80,10 @@ def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):
     assert judged[0] == pytest.approx(judged[1], rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "factor"), [("SGD", 4), ("AdamW", 2), ("FusedLAMB", 2)])
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("SGD", 4), *((name, 2) for name in ("Adam", "AdamW", "RMSprop", "FusedLAMB"))],
+)
 def test_the_rate_grows_by_the_rule_of_the_optimiser(name, factor):
     """In proportion where a step is the gradient's size, else with the root."""
     optimizer = {"type": name, "learning_rate": 0.01}
