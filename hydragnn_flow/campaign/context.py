@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.setup.stores import store_access
+from hydragnn_flow.campaign.setup.stores import segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
@@ -40,7 +40,6 @@ from hydragnn_flow.segment import (
     EpochPlan,
     Kind,
     SegmentResult,
-    SegmentSpec,
     Sender,
     Start,
     Validation,
@@ -314,7 +313,8 @@ class Context:
             raise InputError(f"network: {wrong}")
         is_member = kind == "member"
         folder = member_folder(self.directory.ensemble, number)
-        spec = SegmentSpec(
+        spec = segment_of_run(
+            *(self.config, self.site, self.directory.store),
             kind=kind,
             number=number,
             rung=rung,
@@ -324,15 +324,13 @@ class Context:
             ),
             network=network,
             seed=self.config.seed * 100_003 + trial.number + repeat * 10_000_019,
-            threads=self.site.node.cores_per_gcd,
-            store=store_access(self.config, self.site, self.directory.store),
-            start=self._with_weights(start),
+            start=replace(
+                start, weights=str(self.directory.weights) if self.config.start_from else ""
+            ),
             epochs=replace(
                 epochs,
                 batches=1 if is_member else self.config.batches(trial.parameters),
                 bootstrap=is_member and self.config.members.bootstrap,
-                budget=self.config.divided_budget,
-                sampling=self.config.data.sampling,
             ),
             validation=self.validation,
         )
@@ -348,13 +346,6 @@ class Context:
             width=width or 1,
         )
         return self.sized(task)
-
-    def _with_weights(self, start: Start) -> Start:
-        """Return ``start`` with the weights and frozen layers that `start_from` gives, if any."""
-        origin = self.config.start_from
-        if origin is None:
-            return start
-        return replace(start, weights=str(self.directory.weights), frozen=origin.frozen)
 
     def sized(self, task: SegmentTask) -> SegmentTask:
         """Return a copy of a segment with as few micro-batches and GCDs as its memory needs.

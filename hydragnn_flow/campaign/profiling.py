@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.campaign.setup.stores import store_access
+from hydragnn_flow.campaign.setup.stores import segment_of_run
 from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
@@ -134,24 +134,16 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
     network = config.network_with(parameters)
     with GraphStore.open(directory.store, "random") as store:
         check_network(network, store)
-    return SegmentSpec(
+    return segment_of_run(
+        *(config, site, directory.store),
         kind="trial",
         number=trial or 0,
         directory=str(directory.path / FOLDER),
         driver=Sender(run_directory=str(directory.path / FOLDER), site_gcds=site.gcds),
         network=network,
         seed=config.seed,
-        threads=site.node.cores_per_gcd,
-        store=store_access(config, site, directory.store),
-        start=Start(
-            frozen=config.start_from.frozen if config.start_from else (), may_have_begun=False
-        ),
-        epochs=EpochPlan(
-            until_epoch=1,
-            batches=config.batches(parameters),
-            budget=config.divided_budget,
-            sampling=config.data.sampling,
-        ),
+        start=Start(may_have_begun=False),
+        epochs=EpochPlan(until_epoch=1, batches=config.batches(parameters)),
         validation=Validation(criterion=config.criterion),
         profile=Profiling(seconds=seconds),
     )

@@ -73,7 +73,7 @@ def using(*named: Path | None) -> Iterator[None]:
 
 
 class Stopped(SystemExit):
-    """Exit after a signal, of which the user has already been informed."""
+    """Exit after a signal whose message has already been printed."""
 
 
 @contextmanager

@@ -379,8 +379,8 @@ def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
 def pack_exact(values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
     """Return the bits of float64 numbers, or of rows of numbers, as an int64 tensor.
 
-    As a buffer of a module this tensor stays exact. ``module.float()`` and similar calls would
-    round a floating-point buffer. Checkpoints and broadcasts also keep the bits.
+    A module's buffer of this type stays exact, also in checkpoints and broadcasts, where
+    ``module.float()`` and similar calls would round a floating-point buffer.
     """
     return torch.tensor(values, dtype=torch.float64).view(torch.int64)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import ase.io
 import pytest
+from ase.build import bulk
 from console_cases import structures
 from ensemble_cases import untrained_ensemble
 
@@ -25,6 +26,12 @@ def test_predicting_says_where_and_in_which_units(console, run, alloy_store):
     assert len(out.read_text().splitlines()) == 1 + len(alloy_store["valset"])
     assert Path(nodes).is_file()
     assert units == "energy in eV, forces in eV/Å; _lo to _hi is the 80 % interval"
+
+
+def test_structures_without_a_prediction_are_counted(console, run):
+    ase.io.write(console.folder / "some.xyz", [*structures(1), bulk("Xe", "fcc", 6.0)])
+    said = console.says("predict", run, console.folder / "some.xyz", "-o", console.folder / "o.csv")
+    assert "1 of 2 structures have no prediction; see `note`" in said
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site, shipped_sites
@@ -106,6 +107,7 @@ def test_many_nodes_spare_the_driver_and_the_shared_disk(nodes, heartbeat, to_co
     assert executor.heartbeat_period == heartbeat
     assert executor.heartbeat_threshold <= 90, "a lost node is missed too late"
     assert executor.address_probe_timeout == to_connect
+    assert isinstance(executor.manager_selector, BlockIdManagerSelector), "the newest block first"
     kept = executor.worker_logdir_root
     assert kept is None if logs is None else kept.startswith(logs)
 

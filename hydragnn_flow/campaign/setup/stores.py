@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,7 +27,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model
-from hydragnn_flow.segment import Sampling, StoreAccess
+from hydragnn_flow.segment import EpochPlan, Sampling, SegmentSpec, Start, StoreAccess
 from hydragnn_flow.training.plan.batching import Budget, graphs_kept
 from hydragnn_flow.training.plan.sampling import drawn_size, shares_of
 
@@ -191,6 +193,26 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
         )
 
 
-def store_access(config: RunConfig, site: Site, path: Path) -> StoreAccess:
-    """Return how segments of a run on a site read its store at ``path``."""
-    return StoreAccess(path=str(path), mode=config.data.mode, scratch=site.node.scratch)
+def segment_of_run(
+    config: RunConfig, site: Site, store: Path, *, start: Start, epochs: EpochPlan, **others: Any
+) -> SegmentSpec:
+    """Return a segment with the fields that all segments of a run on a site share.
+
+    Parameters
+    ----------
+    config, site
+        Configuration of the run, and the site.
+    store
+        Path of the run's store.
+    start, epochs
+        Sections of the segment; frozen layers, budget and sampling are added from ``config``.
+    **others
+        Other fields of :class:`SegmentSpec`.
+    """
+    return SegmentSpec(
+        threads=site.node.cores_per_gcd,
+        store=StoreAccess(path=str(store), mode=config.data.mode, scratch=site.node.scratch),
+        start=replace(start, frozen=config.start_from.frozen if config.start_from else ()),
+        epochs=replace(epochs, budget=config.divided_budget, sampling=config.data.sampling),
+        **others,
+    )

@@ -104,8 +104,8 @@ class ReadyGraph:
     group: str | None = None
     """Group of the graph, if the source names groups."""
     of_topology: bool = False
-    """True if edges come from Voronoi cells or finite elements. Their lengths may differ so much
-    that very many nodes are within the longest edge of a node."""
+    """True if edges come from Voronoi cells or finite elements. Such edges differ in length, and a
+    node may have very many others within the length of the longest."""
 
     @property
     def longest_edge(self) -> float:

@@ -105,10 +105,10 @@ def every_label(
 def label_of(
     found: Found, target: str, described: Target, keys: Sequence[str]
 ) -> tuple[Floats, str]:
-    """Return a structure's label ``[n, d]`` as in the training data, and what is wrong with it.
+    """Return a structure's label ``[n, d]`` as in the training data, and an error message.
 
     The label is NaN if there is none, or if it has another shape than the ensemble's predictions.
-    What is wrong is told in words, which are empty if nothing is.
+    The error message is empty if nothing is wrong.
 
     Parameters
     ----------

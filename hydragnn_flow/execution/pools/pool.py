@@ -275,16 +275,7 @@ class Pool:
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Start some ranks (processes) of a job on a node; return a future of their results.
-
-        If the node is lost, the future returns results that say so.
-
-        Parameters
-        ----------
-        ranks
-            Ranks of the job that run on this node.
-        node
-            Name of the node, from :meth:`hosts`.
+        """Start some ranks of a job on a node, as :meth:`.Workers.run` says.
 
         Raises
         ------
