@@ -182,6 +182,31 @@ def test_suggestions_of_a_batch_keep_apart():
     assert together[0] > 0.1 * alone[0]
 
 
+def test_a_suggestion_of_a_large_batch_takes_no_more_work(monkeypatch):
+    """Tens of thousands of trials in flight have batches of thousands."""
+    work = [0, 0]  # fits of densities, and points at which they were evaluated
+
+    def counted(density, points):
+        work[0] += 1
+        work[1] += len(points["x"])
+        return log_pdf(density, points)
+
+    log_pdf = batched_tpe.Density.log_pdf
+    monkeypatch.setattr(batched_tpe.Density, "log_pdf", counted)
+    of_one = []
+    for batch in (150, 600):
+        study = optuna.create_study(sampler=BatchedTPESampler(batch_size=batch, seed=0))
+        for _ in range(20):
+            trial = study.ask()
+            study.tell(trial, trial.suggest_float("x", 0.0, 1.0))
+        work[:] = [0, 0]
+        study.sampler._queue.clear()
+        study.ask().suggest_float("x", 0.0, 1.0)
+        of_one.append(np.array(work) / batch)
+    assert (of_one[1] < 1.3 * of_one[0]).all()
+    assert of_one[1][0] < 1.1, "kernels are normalised for each"
+
+
 def test_better_points_are_found_than_by_chance_though_a_long_history_is_thinned(monkeypatch):
     monkeypatch.setattr(batched_tpe, "MOST_KERNELS", 40)
     means = []

@@ -1,6 +1,7 @@
 """What a segment promises: it can be stopped, repeated and continued without a trace."""
 
 import json
+import time
 from collections import Counter
 from typing import Any
 
@@ -54,7 +55,10 @@ def test_three_segments_equal_one(tmp_path, alloy_store):
 def test_a_repeated_segment_changes_nothing(tmp_path, alloy_store):
     """The driver may have died after the segment ended, and before it was told what it took."""
     spec = make_spec(tmp_path / "trial", alloy_store, 3)
+    wall, cpu = time.perf_counter(), time.process_time()
     first, again = run_segment(spec), run_segment(spec)
+    assert 0 < first.seconds + again.seconds < time.perf_counter() - wall
+    assert 0 < first.cpu_seconds + again.cpu_seconds < time.process_time() - cpu
     assert (again.status, again.from_epoch, again.to_epoch) == ("ok", 3, 3)
     for name in ("history", "best_val_error", "metrics"):
         assert getattr(again, name) == getattr(first, name)
