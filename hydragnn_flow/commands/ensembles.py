@@ -333,12 +333,12 @@ def select(
     ] = Path(f"selected{_SUFFIX}"),
     data_set: DataSetName = None,
 ) -> None:
-    """Select structures to label next: uncertain, and different from each other.
+    """Select structures to label next: the members disagree, and they differ from each other.
 
     The structure about which the members disagree most comes first. Each further one has the
     largest product of disagreement and distance from those selected before, by node features. Each
-    is written with its `file`, its position in it as `frame`, and its `uncertainty`: disagreement
-    relative to the mean of all structures. From a GraphStore it has `split` and `graph_id` instead.
+    is written with its `file`, its position in it as `frame`, and its `disagreement`, 1
+    where structures begin to be flagged. From a GraphStore it has `split` and `graph_id`.
     """
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble

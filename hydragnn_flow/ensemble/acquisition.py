@@ -1,4 +1,4 @@
-"""Active learning: structures to label next, uncertain ones that differ from each other."""
+"""Active learning: structures to label next, doubtful ones that differ from each other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ase import Atoms
-from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import (
     BUDGET,
@@ -36,9 +34,9 @@ class Selection:
 
     indices: list[int]
     """Indices of the selected structures in the list, in the order of selection."""
-    uncertainties: Floats
+    disagreement: Floats
     """Disagreement of the members about each structure of the list, ``[n]``; see
-    :func:`~hydragnn_flow.ensemble.acquisition.disagreement`."""
+    :meth:`.Applicability.disagreement`."""
 
 
 def select_structures(
@@ -48,12 +46,12 @@ def select_structures(
     *,
     names: Sequence[str] | None = None,
 ) -> Selection:
-    """Select structures to label that are uncertain and differ from each other.
+    """Select structures to label that members disagree about and that differ from each other.
 
-    The most uncertain structure is selected first. Each next one has the largest product of its
-    uncertainty and its distance from the nearest selected structure. Distances are between the mean
-    node features of all members. So of neighbouring frames of a trajectory only one is selected
-    early, and copies of selected structures come last.
+    The structure with the largest disagreement is selected first. Each next one has the largest
+    product of its disagreement and its distance from the nearest selected structure. Distances are
+    between the mean node features of all members. So of neighbouring frames of a trajectory only
+    one is selected early, and copies of selected structures come last.
 
     Parameters
     ----------
@@ -80,9 +78,9 @@ def select_structures(
     records = [Record(current(atoms)) for atoms in structures]
     named = by_name(records) if names is None else dict(zip(names, records, strict=True))
     found = predict_all(ensemble, named)
-    uncertainties = disagreement(ensemble, found.members, found.n_atoms)
-    chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
-    return Selection(chosen, uncertainties)
+    known = np.nan_to_num(found.disagreement, nan=1.0)
+    chosen = farthest_points(descriptors(ensemble, structures), known, n)
+    return Selection(chosen, found.disagreement)
 
 
 def write_selection(
@@ -104,7 +102,7 @@ def write_selection(
         Structures that the selection was made from.
     origins
         Origin of each structure by name, such as its `file` and its index in the file, `frame`.
-        Origin and `uncertainty` are written with each selected structure.
+        Origin and `disagreement` are written with each selected structure.
     labels
         Names of the labels to leave out; results of calculators are left out anyway.
     """
@@ -115,37 +113,9 @@ def write_selection(
             atoms.info.pop(name, None)
             atoms.arrays.pop(name, None)
         atoms.info |= origins[i]
-        atoms.info["uncertainty"] = float(selection.uncertainties[i])
+        atoms.info["disagreement"] = float(selection.disagreement[i])
         chosen.append(atoms)
     write_text(path, extended_xyz(chosen))
-
-
-def disagreement(
-    ensemble: Ensemble, members: Mapping[str, Floats], n_atoms: NDArray[np.int64]
-) -> Floats:
-    """Compute the disagreement of the members about each structure, ``[n]``, with mean 1.
-
-    The deviation of each target from :func:`deviations_of` is divided by its mean over all
-    structures. The result is the average over targets.
-
-    Parameters
-    ----------
-    ensemble
-        Ensemble that provides the weights and the calibrated targets.
-    members
-        Predictions of every member ``[n_members, n, d]`` by name of the output.
-    n_atoms
-        Number of atoms of each structure, ``[n]``.
-    """
-    of_targets = []
-    found = deviations_of(members, ensemble.weights, ensemble.manifest, n_atoms)
-    for name in ensemble.calibrations:
-        deviation = found[name]
-        known = np.isfinite(deviation)  # there is no stress where a cell is not periodic
-        mean = deviation[known].mean() if known.any() else 0.0
-        if mean > 0:
-            of_targets.append(np.where(known, deviation / mean, 1.0))
-    return np.mean(of_targets, axis=0) if of_targets else np.ones(len(n_atoms))
 
 
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:

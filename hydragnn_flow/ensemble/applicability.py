@@ -67,15 +67,23 @@ class Range:
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
         """Yield the index of each value outside range and margin, and the end that it is beyond.
 
-        Low values are checked if ``below`` is true, high values if ``above`` is. The limits allow
-        for rounding between two computations of one quantity.
+        Low values are checked if ``below`` is true, high values if ``above`` is.
         """
         if below:
-            limit = self.low - self.margin - 1e-4 * max(1.0, abs(self.low))
+            limit = self.low - self.margin - _rounding(self.low)
             yield from ((i, self.low) for i in np.flatnonzero(values < limit).tolist())
         if above:
-            limit = self.high + self.margin + 1e-4 * max(1.0, abs(self.high))
-            yield from ((i, self.high) for i in np.flatnonzero(values > limit).tolist())
+            yield from ((i, self.high) for i in np.flatnonzero(values > self.highest).tolist())
+
+    @property
+    def highest(self) -> float:
+        """Largest value that is not beyond range and margin."""
+        return self.high + self.margin + _rounding(self.high)
+
+
+def _rounding(value: float) -> float:
+    """Return the allowance for rounding between two computations of a quantity."""
+    return 1e-4 * max(1.0, abs(value))
 
 
 def mirrored(values: Floats) -> Floats:
@@ -210,6 +218,26 @@ class Applicability:
         for graph, note in self._said(one, self.usual):
             notes[graph].append(note)
         return ["; ".join(of) for of in notes]
+
+    def disagreement(self, deviations: Mapping[str, Floats]) -> Floats:
+        """Return the members' disagreement about each structure, ``[n]``, without a unit.
+
+        It is the deviation between members divided by that above which a structure is flagged: the
+        end of the range in the calibration data, with its margin. Of several targets, the largest
+        counts. It is NaN where no target has both a prediction and a range.
+
+        Parameters
+        ----------
+        deviations
+            Deviations between members by target, ``[n]``, from :func:`deviations_of`.
+        """
+        n = max((len(values) for values in deviations.values()), default=0)
+        logs = [np.full(n, np.nan)]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for name, values in deviations.items():
+                if range_ := self.deviations.get(name):
+                    logs.append(np.log(values) - range_.highest)
+            return np.asarray(np.exp(np.fmax.reduce(logs)))
 
     def deviation_notes(self, deviations: Mapping[str, Floats], manifest: Manifest) -> list[str]:
         """Return notes on structures whose deviation between members exceeds its calibration range.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
-from hydragnn_flow.ensemble.predictions.table import extended_xyz
+from hydragnn_flow.ensemble.predictions.table import DISAGREEMENT, extended_xyz
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats, combine
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
@@ -55,8 +55,8 @@ class EnsembleCalculator(Calculator):
     - the members' predictions, in the names and shapes of MACECalculator: ``energy_comm``
       [n_members] eV, ``forces_comm`` [n_members, n_atoms, 3] eV/Å, ``stress_comm``
       [n_members, 3, 3] eV/Å³;
-    - ``note``, how the structure differs from the training data, in words, and ``flagged``, true
-      if it does;
+    - ``note``, how the structure differs from the training data, in words, ``flagged``, true if
+      it does, and ``disagreement``, that of :meth:`.Applicability.disagreement`;
     - the members' variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3],
       not calibrated: all members have equal weight, and the sum of squares is divided by the number
       of members.
@@ -113,6 +113,8 @@ class EnsembleCalculator(Calculator):
             "note",
             "flagged",
         ]
+        if ensemble.applicability.deviations:
+            self.implemented_properties.append(DISAGREEMENT)
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return the names of the properties of ``atoms`` that changed since the last calculation.
@@ -155,9 +157,10 @@ class EnsembleCalculator(Calculator):
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
         n_atoms = np.array([len(structure)])
-        (note,) = self.ensemble.remarks(self.ensemble.applicability.notes(batch), members, n_atoms)
+        notes = self.ensemble.applicability.notes(batch)
+        (note,), (disagreement,) = self.ensemble.remarks(notes, members, n_atoms)
         self.results = self._results(members, len(structure))
-        self.results |= {"note": note, "flagged": bool(note)}
+        self.results |= {"note": note, "flagged": bool(note), DISAGREEMENT: float(disagreement)}
 
     def export_properties(self) -> Properties:
         """Return the results that ASE itself defines; `Atoms.get_properties` accepts no others."""
@@ -245,6 +248,9 @@ class UncertaintyWatch:
     ----------
     dynamics
         Relaxation or dynamics whose atoms have an :class:`EnsembleCalculator`.
+    disagreement
+        Threshold of the members' disagreement, see :meth:`.Applicability.disagreement`. Without any
+        threshold it is one, above which structures are flagged.
     forces_std
         Threshold of the standard deviation of any atom's force [eV/Å]: the root of the sum of its
         components' variances, which rotations do not change.
@@ -252,7 +258,7 @@ class UncertaintyWatch:
         Threshold of the standard deviation of the energy, divided by the number of atoms [eV].
     file
         Extended XYZ to which structures beyond a threshold are appended: momenta, energy, forces
-        and stress, `energy_std`, `forces_std` and the `step`.
+        and stress, `energy_std`, `forces_std`, `disagreement` and the `step`.
     stop
         True to end the dynamics at the first structure beyond a threshold.
 
@@ -266,7 +272,7 @@ class UncertaintyWatch:
     Examples
     --------
     >>> dynamics = VelocityVerlet(atoms, 2 * units.fs)
-    >>> watch = UncertaintyWatch(dynamics, forces_std=0.3, file="unsure.extxyz", stop=True)
+    >>> watch = UncertaintyWatch(dynamics, file="unsure.extxyz", stop=True)
     >>> dynamics.attach(watch, interval=10)
     """
 
@@ -274,6 +280,7 @@ class UncertaintyWatch:
         self,
         dynamics: Any,
         *,
+        disagreement: float | None = None,
         forces_std: float | None = None,
         energy_std_per_atom: float | None = None,
         file: str | Path | None = None,
@@ -281,21 +288,26 @@ class UncertaintyWatch:
     ) -> None:
         self._dynamics = dynamics
         self._atoms = _atoms_of(dynamics)
-        given = {"forces_std": forces_std, "energy_std": energy_std_per_atom}
-        self._limits = {name: limit for name, limit in given.items() if limit is not None}
-        if not self._limits or not all(limit > 0 for limit in self._limits.values()):
-            raise InputError(
-                f"thresholds to watch are {self._limits or 'missing'}; give forces_std, "
-                f"energy_std_per_atom or both, above zero"
-            )
+        given = {
+            DISAGREEMENT: disagreement,
+            "forces_std": forces_std,
+            "energy_std": energy_std_per_atom,
+        }
+        limits = {name: limit for name, limit in given.items() if limit is not None}
+        self._limits = limits or {DISAGREEMENT: 1.0}
+        if not all(limit > 0 for limit in self._limits.values()):
+            raise InputError(f"thresholds to watch are {limits}; give values above zero")
         if file is None and not stop:
             raise InputError("there is nothing to do at the thresholds; give file, stop or both")
         known = getattr(self._atoms.calc, "implemented_properties", ())
         for name in self._limits:
             if name not in known:
+                of = "a range of disagreement in its calibration"
+                if name != DISAGREEMENT:
+                    of = f"labels of {name.removesuffix('_std')}"
                 raise InputError(
                     f"the calculator of the watched atoms has no {name}; give them an "
-                    f"EnsembleCalculator of an ensemble with labels of {name.removesuffix('_std')}"
+                    f"EnsembleCalculator of an ensemble with {of}"
                 )
         self._file = None if file is None else Path(file)
         if self._file is not None:
@@ -333,13 +345,16 @@ class UncertaintyWatch:
             if name == "forces_std":
                 values = np.linalg.norm(values, axis=1)
                 worst = int(values.argmax())
-                what, unit = f"force on atom {worst} ({self._atoms.symbols[worst]})", "eV/Å"
-            else:
+                atom = f"atom {worst} ({self._atoms.symbols[worst]})"
+                what, unit = f"the force on {atom} has a standard deviation of", " eV/Å"
+            elif name == "energy_std":
                 values = values / len(self._atoms)
-                what, unit = "energy", "eV per atom"
+                what, unit = "the energy has a standard deviation of", " eV per atom"
+            else:
+                what, unit = "the members' disagreement is", ""
             found = np.max(values)
             if not found <= limit:
-                return f"the {what} has a standard deviation of {found:.3g} {unit}, above {limit:g}"
+                return f"{what} {found:.3g}{unit}, above {limit:g}"
         return None
 
     def _frame(self) -> str:
@@ -351,8 +366,9 @@ class UncertaintyWatch:
             frame.arrays.pop(name, None)
         frame.calc = SinglePointCalculator(frame, **known)
         frame.info["step"] = self._dynamics.nsteps
-        if "energy_std" in results:
-            frame.info["energy_std"] = float(results["energy_std"])
+        for name in ("energy_std", DISAGREEMENT):
+            if name in results:
+                frame.info[name] = float(results[name])
         if "forces_std" in results:
             frame.arrays["forces_std"] = results["forces_std"]
         return extended_xyz([frame])

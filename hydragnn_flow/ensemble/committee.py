@@ -71,10 +71,12 @@ class Committee:
 
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
-    ) -> list[str]:
-        """Return notes on structures, extended where members disagree more than in calibration.
+    ) -> tuple[list[str], Floats]:
+        """Return notes on structures, and the members' disagreement about each, ``[n_structures]``.
 
-        Calibration means the structures that the error bars were fitted on.
+        The notes are those given, extended where members disagree more than in calibration: on the
+        structures that the error bars were fitted on. The disagreement is that of
+        :meth:`.Applicability.disagreement`.
 
         Parameters
         ----------
@@ -87,7 +89,8 @@ class Committee:
         """
         found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
         deviations = self.applicability.deviation_notes(found, self.manifest)
-        return joined_notes(notes, deviations) if deviations else list(notes)
+        said = joined_notes(notes, deviations) if deviations else list(notes)
+        return said, self.applicability.disagreement(found)
 
     def refusal(self, atoms: Atoms) -> str | None:
         """Return the reason why a structure cannot be predicted; None if it can be."""

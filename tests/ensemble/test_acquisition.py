@@ -1,5 +1,6 @@
 """Structures to label next: how unsure members are, how structures differ; and the command."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import ase.io
@@ -10,16 +11,13 @@ from ase.build import bulk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow import Ensemble, InputError
-from hydragnn_flow.data.sources.ase_files import said_of
+from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
 from hydragnn_flow.ensemble.acquisition import (
     descriptors,
-    disagreement,
     farthest_points,
     select_structures,
 )
-from hydragnn_flow.ensemble.predictions.member_predictions import predict_all
-from hydragnn_flow.ensemble.predictions.structure_files import Record
+from hydragnn_flow.ensemble.applicability import Applicability
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +31,8 @@ def crystal(symbol, rattle=0.05, seed=0):
     return atoms
 
 
-def disagreement_about(ensemble, structures, **changes):
-    records = {str(i): Record(said_of(atoms)) for i, atoms in enumerate(structures)}
-    found = predict_all(ensemble, records)
-    members = {name: changes.get(name, 1) * v for name, v in found.members.items()}
-    return disagreement(ensemble, members, found.n_atoms)
-
-
-def test_disagreement_is_that_of_the_members(ensemble):
-    """By hand, from the columns of the tables."""
+def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensemble):
+    """By hand, from the columns of the tables; the calculator's, and that of the selection."""
     structures = [crystal("Cu"), crystal("Au", 0.2) * (2, 1, 1), Atoms("Cu")]
     tables = ensemble.predict(structures, members=True)
     w = ensemble.weights
@@ -55,22 +46,23 @@ def test_disagreement_is_that_of_the_members(ensemble):
         return np.sqrt(variance)
 
     of_atoms = deviation(tables.nodes, [f"forces_{axis}" for axis in "xyz"])
+    usual = {name: np.exp(r.highest) for name, r in ensemble.applicability.deviations.items()}
     of_targets = [
-        deviation(tables.graphs, ["energy"]) / [len(atoms) for atoms in structures],
-        [of_atoms[tables.nodes["graph_id"] == i].max() for i in range(3)],
+        deviation(tables.graphs, ["energy"]) / [len(a) for a in structures] / usual["energy"],
+        [of_atoms[tables.nodes["graph_id"] == i].max() / usual["forces"] for i in range(3)],
     ]
-    expected = np.mean([of / np.mean(of) for of in of_targets], axis=0)
-    found = disagreement_about(ensemble, structures)
-    np.testing.assert_allclose(found, expected)
-    assert found.mean() == pytest.approx(1)
+    expected = np.max(of_targets, axis=0)
+    np.testing.assert_allclose(tables.graphs["disagreement"], expected, rtol=1e-4)
+    np.testing.assert_allclose(select_structures(ensemble, structures, 1).disagreement, expected)
+    for atoms, one in zip(structures, expected, strict=True):
+        atoms.calc = EnsembleCalculator(ensemble)
+        assert atoms.calc.get_property("disagreement", atoms) == pytest.approx(one, rel=1e-4)
 
 
-def test_targets_that_tell_nothing_do_not_count(ensemble):
-    structures = [Atoms("Cu"), Atoms("Au")]  # without forces
-    found = disagreement_about(ensemble, structures)
-    np.testing.assert_array_equal(found, disagreement_about(ensemble, structures, forces=0))
-    alike = disagreement_about(ensemble, structures, forces=0, energy=0)
-    np.testing.assert_array_equal(alike, [1, 1])
+def test_without_a_calibration_structures_are_selected_by_distance(ensemble):
+    unknown = replace(ensemble, applicability=Applicability())
+    found = select_structures(unknown, [crystal("Cu"), crystal("Cu"), crystal("Au")], 2)
+    assert found.indices == [0, 2] and np.isnan(found.disagreement).all()
 
 
 def test_descriptors_are_of_the_structure_alone(ensemble):
@@ -119,9 +111,9 @@ def test_the_choice_is_uncertain_and_diverse(ensemble):
     kinds = ["Cu", "Au", "Ni"]
     structures = [crystal(kind, 0.02, seed) for kind in kinds for seed in range(4)]
     found = select_structures(ensemble, structures, 3)
-    assert found.indices[0] == int(found.uncertainties.argmax())
+    assert found.indices[0] == int(found.disagreement.argmax())
     assert {i // 4 for i in found.indices} == {0, 1, 2}
-    assert found.uncertainties.shape == (12,)
+    assert found.disagreement.shape == (12,)
     # One that nobody doubts is not worth a label, however far it is from the others.
     calm = [Atoms("Cu")] * 30
     again = select_structures(ensemble, [*calm, *structures], 3)
@@ -189,7 +181,7 @@ def test_the_selected_are_written_in_order_with_where_they_come_from(run, folder
     assert [atoms.info["frame"] for atoms in written] == [frames[i] for i in expected.indices]
     for atoms, i in zip(written, expected.indices, strict=True):
         assert atoms.info["origin"] == structures[i].info["origin"]
-        assert atoms.info["uncertainty"] == pytest.approx(expected.uncertainties[i])
+        assert atoms.info["disagreement"] == pytest.approx(expected.disagreement[i])
         np.testing.assert_allclose(atoms.positions, structures[i].positions, atol=1e-7)
         assert atoms.calc is None  # the label is to be computed
         assert "energy" not in atoms.info and "forces" not in atoms.arrays

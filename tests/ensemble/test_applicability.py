@@ -253,9 +253,13 @@ def test_members_that_differ_more_than_on_calibration_data(alloy_store):
     known = Applicability.of(alloy_store["trainset"], manifest, calibration)
     first, second, third = known.deviation_notes(found, manifest)
     assert first == third == ""
+    assert list(known.disagreement(found) > 1) == [False, True, False]
+    wide = Applicability(deviations={"energy": Range(-90.0, 0.0, 900.0)})  # as of few, unequal ones
+    assert (wide.disagreement(found) == 0).all()
     assert "forces is 0.354 eV/Å, above 0.1 eV/Å, the largest in the calibration" in second
     larger = {"energy": np.array([1.5, np.nan])}
     note, none = known.deviation_notes(larger, manifest)
+    assert known.disagreement(larger) == pytest.approx([1.5, np.nan], rel=0.01, nan_ok=True)
     assert "energy is 1.5 eV per atom, above 1 eV per atom" in note and none == ""
 
 

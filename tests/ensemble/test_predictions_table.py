@@ -32,7 +32,8 @@ def tables(ids, n_atoms, targets=(ENERGY | FORCES), labelled=True, members=False
         wanted = dict(enumerate(found)) if members else {}
         values[name] = TargetValues(target, predicted, labels, wanted)
     about, n = {"graph_id": np.array(ids, np.int64)}, np.array(n_atoms, np.int64)
-    return build_tables(about, n, values, 0.9, [""] * len(ids), np.zeros(len(ids), bool))
+    judgement = {"note": [""] * len(ids), "flagged": np.zeros(len(ids), bool)}
+    return build_tables(about, n, values, 0.9, judgement)
 
 
 def test_columns_are_those_of_the_contract():

@@ -35,10 +35,12 @@ def test_scale_and_floor_are_found(scale, floor):
     residuals, spread = synthetic(7, 20_000, scale, floor)
     found = calibrated(residuals, spread)
     [deviation] = found.deviations
-    assert deviation.scale == pytest.approx(scale, rel=0.15)
-    assert deviation.floor == pytest.approx(floor, rel=0.15)
+    # As near to one as a thousandth of the score allows.
+    assert abs(math.log(deviation.scale)) <= abs(math.log(scale)) + 1e-3
+    assert deviation.scale == pytest.approx(scale, rel=0.3)
+    assert deviation.floor == pytest.approx(floor, rel=0.25)
     # 90 % of a Gaussian lies within 1.645 standard deviations.
-    assert found.scores[0][0].quantile(0.9) == pytest.approx(1.645, rel=0.03)
+    assert found.scores[0][0].quantile(0.9) == pytest.approx(1.645, rel=0.05)
 
 
 def test_scale_and_floor_are_found_per_atom():

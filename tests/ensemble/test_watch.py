@@ -1,5 +1,7 @@
 """The watch of a dynamics: what it records, where it stops, what it refuses."""
 
+from dataclasses import replace
+
 import ase.io
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ase.mep import NEB
 from ase.optimize import FIRE
 
 from hydragnn_flow import EnsembleCalculator, InputError, UncertaintyExceeded, UncertaintyWatch
+from hydragnn_flow.ensemble.applicability import Applicability, Range
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,8 @@ def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_
         np.testing.assert_allclose(frame.get_stress(), same.get_stress(), atol=1e-6)
         assert frame.get_potential_energy() == pytest.approx(same.get_potential_energy())
         results = same.calc.results
-        assert frame.info["energy_std"] == pytest.approx(results["energy_std"])
+        for name in ("energy_std", "disagreement"):
+            assert frame.info[name] == pytest.approx(results[name])
         np.testing.assert_allclose(frame.arrays["forces_std"], results["forces_std"], atol=1e-6)
         assert frame.info["name"] == "first"
 
@@ -77,6 +81,7 @@ def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_
 @pytest.mark.parametrize(
     ("threshold", "says"),
     [
+        ("disagreement", "members' disagreement is [0-9.]+"),
         ("forces_std", r"force on atom \d \(Cu\) .* eV/Å"),
         ("energy_std_per_atom", "energy .* eV per atom"),
     ],
@@ -92,6 +97,28 @@ def test_it_stops_there_and_nowhere_else(dynamics, tmp_path, threshold, says):
         dynamics.run(5)
     assert dynamics.nsteps == 0 and watch.steps == [0]
     assert len(ase.io.read(file, ":")) == 1
+
+
+def test_without_a_threshold_it_stops_where_structures_are_flagged(ensemble, dynamics):
+    """Calibration data about which members disagree twice as much, and half as much."""
+    atoms = dynamics.atoms
+    found = atoms.calc.get_property("disagreement", atoms)
+    for factor in (2.0, 0.5):
+        ranges = {
+            name: Range(limit.low, limit.highest + np.log(found * factor), 0.0)
+            for name, limit in ensemble.applicability.deviations.items()
+        }
+        known = replace(ensemble.applicability, deviations=ranges)
+        atoms.calc = EnsembleCalculator(replace(ensemble, applicability=known))
+        watch = UncertaintyWatch(dynamics, stop=True)
+        if factor > 1:
+            watch()
+            continue
+        with pytest.raises(UncertaintyExceeded, match="disagreement is 2, above 1"):
+            watch()
+    atoms.calc = EnsembleCalculator(replace(ensemble, applicability=Applicability()))
+    with pytest.raises(InputError, match=r"has no disagreement; .* a range of disagreement"):
+        UncertaintyWatch(dynamics, stop=True)
 
 
 def test_relaxations_of_the_cell_are_watched_too(dynamics, tmp_path):
@@ -139,7 +166,6 @@ def test_what_cannot_be_watched_is_refused(dynamics, tmp_path):
     for watched, asked, says in (
         (dynamics, {**forces, "file": tmp_path / "nowhere" / "a.extxyz"}, "is no file in a dir"),
         (dynamics, {**forces, "file": tmp_path}, "is no file in a directory"),
-        (dynamics, {"stop": True}, "to watch are missing; give forces_std"),
         (dynamics, forces, "nothing to do .* give file, stop or both"),
         *(
             (dynamics, {"forces_std": limit, "stop": True}, "to watch are .*above zero")

@@ -39,6 +39,7 @@ from hydragnn_flow.ensemble.predictions.structure_files import (
 )
 from hydragnn_flow.ensemble.predictions.table import (
     DATA_SET,
+    DISAGREEMENT,
     FLAGGED,
     GRAPH_ID,
     NOTE,
@@ -84,6 +85,9 @@ class Predicted:
     """Reason why each structure cannot be predicted; empty if it can be."""
     remarks: list[str]
     """Note on how each structure differs from the training data; empty if it does not."""
+    disagreement: Floats
+    """Members' disagreement about each structure, ``[n]``; see
+    :meth:`.Applicability.disagreement`."""
     doubts: list[str]
     """Errors found in the labels of each structure, in words; empty if there are none."""
     structures: list[Atoms] | None = None
@@ -196,6 +200,7 @@ def predict_graphs(
         members = known
         notes = [note for batch in batches for note in ensemble.applicability.notes(batch)]
     n_atoms = np.concatenate([one.n_atoms for one in splits])
+    remarks, disagreement = ensemble.remarks(notes, members, n_atoms)
     return Predicted(
         origins,
         n_atoms,
@@ -207,7 +212,8 @@ def predict_graphs(
             for name, found in labels.items()
         },
         refusals=[""] * len(n_atoms),
-        remarks=ensemble.remarks(notes, members, n_atoms),
+        remarks=remarks,
+        disagreement=disagreement,
         doubts=[""] * len(n_atoms),
     )
 
@@ -249,7 +255,8 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         members[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
         members[name][:, rows] = values[:, : rows.sum()]
     of_predicted = iter(notes)
-    remarks = [next(of_predicted) if predicted else "" for predicted in is_predicted]
+    found_notes = [next(of_predicted) if predicted else "" for predicted in is_predicted]
+    remarks, disagreement = ensemble.remarks(found_notes, members, n_atoms)
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:
         target, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
@@ -267,7 +274,8 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         members,
         labels,
         refusals,
-        ensemble.remarks(remarks, members, n_atoms),
+        remarks,
+        disagreement,
         doubts,
         structures,
     )
@@ -306,12 +314,17 @@ def lay_out(
     columns = dict(some.origins)
     if some.data_sets is not None:
         columns[DATA_SET] = some.data_sets
+    judgement: dict[str, Column] = {
+        NOTE: notes,
+        FLAGGED: flagged,
+        DISAGREEMENT: some.disagreement,
+    }
     structures: list[Atoms] = []
     if with_structures and some.structures is not None:
-        said = {**columns, NOTE: notes, FLAGGED: flagged}
+        said = columns | judgement
         del said[GRAPH_ID]  # which a part of a prediction does not know
         structures = with_predictions(some.structures, said, targets)
-    tables = build_tables(columns, n_atoms, targets, ensemble.coverage, notes, flagged)
+    tables = build_tables(columns, n_atoms, targets, ensemble.coverage, judgement)
     return Chunk(tables, structures, int(is_lost.sum()), int((flagged & ~is_lost).sum()))
 
 

@@ -25,7 +25,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import replacing
 from hydragnn_flow.models.geometry import STRESS, VOIGT
 
-GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
+GRAPH_ID, ID, NOTE, FLAGGED, DISAGREEMENT = "graph_id", "id", "note", "flagged", "disagreement"
 DATA_SET = "data_set"
 ERROR = "_error"
 NODES = "_nodes"
@@ -51,7 +51,8 @@ class Predictions:
     from files have the columns `file` and `frame`, structures that are not from a store `formula`,
     and structures that have a name `id`. The column `note` says what is wrong with a structure, and
     is empty otherwise. Predictions that could not be made are NaN. The column `flagged` is true if
-    there is no prediction, or if the structure is unlike the ensemble's training data.
+    there is no prediction, or if the structure is unlike the ensemble's training data;
+    `disagreement` is that of :meth:`.Applicability.disagreement`.
     """
     nodes: pd.DataFrame | None
     """Table with a row per atom: the columns of the structure's origin as in ``graphs``,
@@ -129,8 +130,7 @@ def build_tables(
     n_atoms: NDArray[np.int64],
     targets: Mapping[str, TargetValues],
     coverage: float,
-    notes: Sequence[str],
-    flagged: NDArray[np.bool_],
+    judgement: Mapping[str, Column],
 ) -> Predictions:
     """Return predictions as tables: one row per structure, and one per atom for node targets.
 
@@ -144,15 +144,13 @@ def build_tables(
         Predictions and true values by name of the target.
     coverage
         Fraction of true values in the intervals.
-    notes
-        Note on each structure, which is empty if nothing is wrong.
-    flagged
-        Mask ``[n_structures]``, True where predictions are missing or not reliable.
+    judgement
+        Further columns of the table of structures by name: notes, flags and disagreement.
     """
     of_graphs = {name: _column(values) for name, values in origins.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
     of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
-    of_graphs |= {NOTE: _column(notes), FLAGGED: flagged}
+    of_graphs |= {name: _column(values) for name, values in judgement.items()}
     tables = {}
     for level, columns in (("graph", of_graphs), ("node", of_nodes)):
         units: dict[str, str] = {}

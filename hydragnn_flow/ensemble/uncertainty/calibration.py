@@ -18,9 +18,7 @@ from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.ensemble.uncertainty.deviation import (
     Deviation,
     Scores,
-    fit_curve,
     fit_deviation,
-    gaussian_crps,
     needed_for_coverage,
 )
 from hydragnn_flow.ensemble.uncertainty.distribution import (
@@ -126,9 +124,8 @@ def calibrate(
 ) -> Calibration | None:
     """Calibrate a target; the result is None if no true value is known.
 
-    The standard deviation is fitted by :func:`fit_deviation`, and again with an isotonic curve on
-    top. The fit that is better on held-out folds is kept. The conformal scores of each fold come
-    from fits to the other folds.
+    The standard deviation is fitted by :func:`fit_deviation`. The conformal scores of each fold
+    come from fits to the other folds.
 
     Parameters
     ----------
@@ -148,7 +145,7 @@ def calibrate(
         Atomic number of each row ``[n]`` of a node target; None otherwise.
     """
     size = np.broadcast_to(size, mean.shape)
-    known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
+    known = (np.isfinite(mean + spread) & np.isfinite(reference) & (size > 0)).all(axis=1)
     if not known.any():
         return None
     reference, mean, spread, size = (a[known] for a in (reference, mean, spread, size))
@@ -164,10 +161,12 @@ def calibrate(
     elif numbers is not None:
         elements = _elements_with(numbers, structure, enough)
     group = group_of(mean, numbers, norms, elements)
+    # An error of zero is no sign that there are none.
+    resolution = np.finfo(float).eps * (float(np.abs(reference).max()) or 1.0)
     deviations, scores = [], []
     # Components of a vector share a calibration.
     for columns in [[0, 1, 2]] if mean.shape[1] == 3 else [[c] for c in range(mean.shape[1])]:
-        error = np.abs(reference - mean)[:, columns]
+        error = np.maximum(np.abs(reference - mean)[:, columns], resolution)
         deviation, found = _cross_fitted(
             error, spread[:, columns], size[:, columns], structure, fold
         )
@@ -218,27 +217,17 @@ def _cross_fitted(
     structure: NDArray[np.int64],
     fold: NDArray[np.int64],
 ) -> tuple[Deviation, Floats]:
-    """Return the better of two fits to all rows, without and with a curve, and scores ``[n, d]``.
+    """Return a fit to all rows, and scores ``[n, d]``.
 
     A score is an absolute error divided by the standard deviation from a fit to the other folds.
     """
-    _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
-    weight = 1 / counts[number]
-    plain = fit_deviation(error, spread, size, weight)
-    curved = fit_curve(plain, error, spread, size, weight)
-    fits = [plain] if curved is None else [plain, curved]
-    held_out = [np.empty(error.shape) for _ in fits]
+    scores = np.empty(error.shape)
     for left_out in np.unique(fold):
         there = fold == left_out
         seen = ~there if (~there).any() else there
-        others = error[seen], spread[seen], size[seen], weight[seen]
-        fitted = fit_deviation(*others, start=plain)
-        for std, kind in zip(held_out, (fitted, fit_curve(fitted, *others)), strict=False):
-            std[there] = (kind or fitted).std(spread[there], size[there])
-    # Divided by size, as large structures would dominate otherwise.
-    scores = [weight @ (gaussian_crps(error, std) / size).mean(axis=1) for std in held_out]
-    best = int(np.argmin(scores))
-    return fits[best], error / held_out[best]
+        fitted = fit_deviation(error[seen], spread[seen], size[seen], structure[seen])
+        scores[there] = error[there] / fitted.std(spread[there], size[there])
+    return fit_deviation(error, spread, size, structure), scores
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
@@ -295,13 +284,25 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     Raises
     ------
     InputError
-        If `calibration.json` is damaged, of another version, or was made for another ensemble.
+        If `calibration.json` is damaged, of another version, or was made for another ensemble, or
+        if the calibration is of a version with isotonic curves.
     """
     found = recalibration_of(folder) or summary
+    by_data_set = found.get("calibration_by_data_set") or {}
+    of_targets = [
+        *found["calibration"].values(),
+        *(c for d in by_data_set.values() for c in d.values()),
+    ]
+    if any(deviation.get("curve") for one in of_targets for deviation in one["deviations"]):
+        file, remedy = SUMMARY, "and start the run again, which trains nothing, and export it again"
+        if found is not summary:
+            file, remedy = FILE, "and recalibrate again"
+        raise InputError(
+            f"{folder / file}: has an isotonic curve, which this version no longer reads; delete "
+            f"it {remedy}"
+        )
     of_all = msgspec.convert(found["calibration"], dict[str, Calibration])
-    own = msgspec.convert(
-        found.get("calibration_by_data_set") or {}, dict[str, dict[str, Calibration]]
-    )
+    own = msgspec.convert(by_data_set, dict[str, dict[str, Calibration]])
     return {
         target: replace(one, by_data_set={k: of[target] for k, of in own.items() if target in of})
         for target, one in of_all.items()

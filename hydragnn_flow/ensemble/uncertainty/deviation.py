@@ -7,7 +7,7 @@ correlated. Every structure counts once, whatever its number of values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,15 @@ _TINY = np.finfo(float).tiny
 class Deviation:
     """Conversion of a spread between members to a standard deviation.
 
-    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``. The first term
-    is the members' disagreement, the second the error that all members share. A curve, if there is
-    one, then transforms the root. The size is one, the number of atoms, or the noise that the
-    members' heads predict.
+    The variance is ``(scale * spread)² + (floor * size)²``. The first term is the members'
+    disagreement, the second the error that all members share. The size is one, the number of atoms,
+    or the noise that the members' heads predict.
     """
 
     scale: float
     """Factor by which the spread between members is multiplied."""
     floor: float
     """Error that all members share, in the data's units divided by ``size``."""
-    curve: tuple[tuple[float, float], ...] = ()
-    """Points of a rising curve: standard deviations, divided by ``size``, before and after isotonic
-    recalibration. The curve is linear in logarithms between points and proportional beyond them. It
-    applies to the length of a vector, so that rotating the frame rotates the prediction."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
         """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
@@ -48,17 +43,7 @@ class Deviation:
             Spread between members and size, ``[n, d]`` each; the d components share this
             calibration.
         """
-        disagreement, shared = self.scale * spread / size, np.full(spread.shape, self.floor)
-        factor = size
-        if self.curve:
-            total = _length(np.hypot(disagreement, shared))
-            before, after = np.array(self.curve).T
-            # np.interp is constant beyond the ends, and so is the factor there.
-            factor = size * np.exp(
-                np.interp(np.log(total), np.log(before), np.log(after))
-                - np.log(np.clip(total, before[0], before[-1]))
-            )
-        return disagreement * factor, shared * factor
+        return self.scale * spread, self.floor * size
 
     def std(self, spread: Floats, size: Floats) -> Floats:
         """Return the total standard deviation ``[n, d]``; arguments are those of :meth:`parts`."""
@@ -81,17 +66,20 @@ def gaussian_crps(error: Floats, std: Floats) -> Floats:
 
 
 def fit_deviation(
-    error: Floats,
-    spread: Floats,
-    size: Floats,
-    weight: Floats,
-    start: Deviation | None = None,
+    error: Floats, spread: Floats, size: Floats, structure: NDArray[np.int64]
 ) -> Deviation:
-    """Fit ``scale`` and ``floor`` of a deviation so that the mean score of a Gaussian is smallest.
+    """Fit ``scale`` and ``floor`` of a deviation, believing the members unless errors contradict.
 
-    The score is that of :func:`gaussian_crps`. Like the likelihood it is proper (Gneiting et al.,
-    Mon. Weather Rev. 133, 1098 (2005)), but it grows with the error and not with its square, so a
-    few large errors do not widen all error bars.
+    The score is the mean over structures of :func:`gaussian_crps`. Like the likelihood it is proper
+    (Gneiting et al., Mon. Weather Rev. 133, 1098 (2005)), but it grows with the error and not with
+    its square, so a few large errors do not widen all error bars.
+
+    Few structures hardly tell a small scale with a large floor from a scale of one: the score is
+    flat. Far from the training data they differ by orders of magnitude, as only the spread grows
+    there. So the scale nearest to one is taken whose score, with the floor refitted, is at most a
+    standard error worse than the best, as Breiman et al. choose among trees (Classification and
+    Regression Trees, 1984, section 3.4.3). The standard error is that of the mean difference
+    between the two scores of each structure.
 
     Parameters
     ----------
@@ -101,80 +89,71 @@ def fit_deviation(
         Standard deviation between members ``[n, d]``.
     size
         Size in the sense of :class:`Deviation`, ``[n, d]``.
-    weight
-        Weight of each row, ``[n]``.
-    start
-        Fit to almost the same data, from which the search starts; if None, two searches from
-        default values are made and the better result is kept.
+    structure
+        Index of the structure that each row belongs to, ``[n]``. Every structure counts once.
     """
-    from scipy.optimize import minimize  # imported here, as `status` does not need SciPy
+    from scipy.optimize import bisect, minimize_scalar  # as `status` does not need SciPy
 
-    if error.size > 20_000:  # more values give the same two numbers
-        rows = 20_000 // error.shape[1]
-        part = np.random.default_rng(0).choice(len(error), rows, replace=False)
-        error, spread, size, weight = (a[part] for a in (error, spread, size, weight))
-    error, spread, weight = error / size, spread / size, weight / weight.sum()
+    if error.size > 16_384:  # more values give the same two numbers
+        rows = _evenly(structure, 16_384 // error.shape[1])
+        error, spread, size = error[rows], spread[rows], size[rows]
+        structure = structure[rows]
+    error, spread = error / size, spread / size
+    _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
+    n = len(counts)
+
+    def mean_of(values: Floats) -> Floats:
+        return np.bincount(number, values.mean(axis=1)) / counts
+
     # Errors far below the spread cannot be distinguished from zero.
-    unit = max(
-        float(weight @ error.mean(axis=1)), 1e-9 * float(weight @ spread.mean(axis=1)), _TINY
+    mean_spread = float(mean_of(spread).mean())
+    unit = max(float(mean_of(error).mean()), 1e-9 * mean_spread, _TINY)
+
+    def deviation(log_scale: float) -> Deviation:
+        scale = math.exp(log_scale)
+        found = minimize_scalar(
+            lambda log_floor: scores(Deviation(scale, unit * math.exp(log_floor))).mean(),
+            bounds=(-7.0, 2.5),
+            method="bounded",
+            options={"xatol": 0.01},
+        )
+        return Deviation(scale, unit * math.exp(found.x))
+
+    def scores(by: Deviation) -> Floats:
+        return mean_of(gaussian_crps(error, by.std(spread, np.ones(spread.shape))))
+
+    if mean_spread == 0:
+        return deviation(0.0)
+    middle = math.log(unit / mean_spread)
+    best: float = minimize_scalar(
+        lambda log_scale: scores(deviation(log_scale)).mean(),
+        bounds=(min(middle, 0.0) - 5.0, max(middle, 0.0) + 3.0),
+        method="bounded",
+        options={"xatol": 0.05},
+    ).x
+    least = scores(deviation(best))
+
+    def contradicted(log_scale: float) -> float:
+        worse = scores(deviation(log_scale)) - least
+        error_of_mean = worse.std(ddof=1) / math.sqrt(n) if n > 1 else math.inf
+        # A thousandth, so that the best itself is on this side.
+        return float(worse.mean() - max(error_of_mean, 1e-3 * least.mean()))
+
+    if contradicted(0.0) <= 0:
+        return deviation(0.0)
+    return deviation(bisect(contradicted, best, 0.0, xtol=0.02))
+
+
+def _evenly(structure: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return the indices of about ``n`` random rows, as many of each structure as possible."""
+    rows = np.random.default_rng(0).permutation(len(structure))
+    by_structure = np.argsort(structure[rows], kind="stable")
+    _, first, counts = np.unique(
+        structure[rows][by_structure], return_index=True, return_counts=True
     )
-    error, squared = error / unit, np.square(spread / unit)
-
-    def score(log_parameters: Floats) -> float:
-        scale, floor = np.exp(log_parameters)
-        return float(weight @ gaussian_crps(error, np.sqrt(scale * squared + floor)).mean(axis=1))
-
-    spread_unit = max(float(weight @ squared.mean(axis=1)), 1e-12)
-    bounds = [(-math.log(spread_unit) - 14, -math.log(spread_unit) + 12), (-14.0, 5.0)]
-    # The best of two starts: all error seen by the spread, or none.
-    starts = [(-math.log(spread_unit), math.log(1e-2)), (-math.log(spread_unit) - 4, 0.0)]
-    if start is not None:
-        starts = [
-            (2 * math.log(max(start.scale, _TINY)), 2 * math.log(max(start.floor, _TINY) / unit))
-        ]
-    fits = [
-        minimize(score, np.clip(first, *np.transpose(bounds)), method="L-BFGS-B", bounds=bounds)
-        for first in starts
-    ]
-    scale, floor = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
-    return Deviation(float(np.sqrt(scale)), float(np.sqrt(floor) * unit))
-
-
-def fit_curve(
-    fitted: Deviation, error: Floats, spread: Floats, size: Floats, weight: Floats
-) -> Deviation | None:
-    """Return a fit with an isotonic (rising) curve from its deviations to those that errors show.
-
-    Among values with about the same fitted deviation, the deviation that the errors show is √(π/2)
-    times their mean absolute error (Busk et al., arXiv:2305.16325, with squared errors).
-
-    ``fitted`` is the fit without a curve; the other parameters are those of :func:`fit_deviation`.
-    The result is None if there are fewer than 40 rows, if all fitted deviations are equal, or if
-    the curve would begin at zero.
-    """
-    from scipy.optimize import isotonic_regression
-
-    bins = min(len(error) // 20, 20)  # one value says little of its deviation
-    total = _length(fitted.std(spread, size) / size)[:, 0]
-    if bins < 2 or np.ptp(total) == 0:
-        return None
-    error = (error / size).mean(axis=1)
-    parts = np.array_split(np.argsort(total, kind="stable"), bins)
-    sums = np.array([weight[part].sum() for part in parts])
-    before = np.array([weight[part] @ total[part] for part in parts]) / sums
-    after = np.array([weight[part] @ error[part] for part in parts]) / sums
-    rising = isotonic_regression(after, weights=sums).x * math.sqrt(math.pi / 2)
-    if rising[0] <= 0:
-        return None
-    distinct = np.append(True, np.diff(before) > 0)
-    points = zip(before[distinct].tolist(), rising[distinct].tolist(), strict=True)
-    return replace(fitted, curve=tuple(points))
-
-
-def _length(components: Floats) -> Floats:
-    """Return the root mean square of each row's components, ``[n, 1]``, always above zero."""
-    mean = np.square(components).mean(axis=1, keepdims=True)
-    return np.asarray(np.maximum(np.sqrt(mean), _TINY))
+    place = np.empty(len(rows), np.int64)  # among the rows of the same structure
+    place[by_structure] = np.arange(len(rows)) - np.repeat(first, counts)
+    return rows[np.argsort(place, kind="stable")[:n]]
 
 
 # Scores of a large set are kept at multiples of 1/400.
