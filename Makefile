@@ -20,7 +20,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy ensemble search_quality execution placement scale
+BENCHMARKS := store models accuracy peers_accuracy ensemble outside search_quality execution placement scale
 
 .PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -101,8 +101,8 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
 		--json $(RESULTS)/peers_accuracy.json
 
-benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
-	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json
+benchmark-ensemble benchmark-outside: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --data $(call given,DATA) --json $(RESULTS)/$*.json
 
 benchmark-search_quality benchmark-execution: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json

@@ -13,10 +13,7 @@ gain an element or get atoms too close.
 
 from __future__ import annotations
 
-import json as json_file
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,19 +21,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
+from ensemble_quality.campaigns import campaign
 from ensemble_quality.outcome import LEVEL, Outcome, outcomes
 from ensemble_quality.outside import Flags, flags
 from model_accuracy.sets import SETS
-from results import REPOSITORY, Cell, Line, Number, Run, Table, line_table, say
+from results import Cell, Line, Number, Run, Table, line_table, say
 
 CONFIGS = {"quickstart": "quickstart", "Si": "mlearn_si", "Ge": "mlearn_si"}
 CONFIGS |= {"acac": "acac", "perov_5": "perov_5"}
 """Set → name of its configuration."""
-_QUICK: dict[str, dict[str, Any]] = {
-    "search": {"trials": 2, "min_epochs": 1, "rungs": "none"},
-    "ensemble": {"size": 2, "epochs": 2},
-}
 
 
 def main(
@@ -57,7 +50,7 @@ def main(
             for seed in range(seeds):
                 say(f"{name}, campaign {seed + 1} of {seeds}")
                 path = Path(folder).resolve() / f"{name}-{seed}"
-                campaign(name, seed, data, path, quick)
+                run_set(name, seed, data, path, quick)
                 found += outcomes(name, seed, path)
                 if seed == 0:
                     flagged.append(flags(name, path, 1 if quick else 4))
@@ -69,28 +62,15 @@ def main(
     )
 
 
-def campaign(name: str, seed: int, data: Path, path: Path, quick: bool) -> None:
+def run_set(name: str, seed: int, data: Path, path: Path, quick: bool) -> None:
     """Run the campaign of a set with a seed."""
-    shipped = REPOSITORY / "configs" / f"{CONFIGS[name]}.yaml"
-    content = yaml.safe_load(shipped.read_text(encoding="utf-8")) | {"seed": seed}
-    network = json_file.loads((shipped.parent / content["network"]).read_text(encoding="utf-8"))
-    content["network"] = f"{path.name}.json"
-    words: list[str | Path] = ["--run-dir", path]
-    if name in SETS:
-        content["data"] = SETS[name].data
-        content["ensemble"] |= {"epochs": 30}
-        words += ["--data", data.resolve() / SETS[name].folder]
-    if quick:
-        network["NeuralNetwork"]["Training"]["num_epoch"] = 1
-        for section, values in _QUICK.items():
-            content[section] |= values
-    config = path.with_name(f"{path.name}.yaml")
-    config.with_name(content["network"]).write_text(json_file.dumps(network), encoding="utf-8")
-    config.write_text(yaml.safe_dump(content), encoding="utf-8")
-    command = [sys.executable, "-m", "hydragnn_flow", "run", str(config), *map(str, words)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(f"the campaign of {path.name} ended: {ended.stderr[-2000:]}")
+    changes: dict[str, Any] = {"seed": seed}
+    if name not in SETS:
+        campaign(CONFIGS[name], path, changes, quick=quick)
+        return
+    changes["data"] = SETS[name].data
+    folder = data / SETS[name].folder
+    campaign(CONFIGS[name], path, changes, epochs=30, folder=folder, quick=quick)
 
 
 def judged(found: Sequence[Outcome]) -> list[Line]:

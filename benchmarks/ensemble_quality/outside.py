@@ -38,13 +38,13 @@ def flags(name: str, run: Path, times: int) -> Flags:
     ensemble = Ensemble.load(run)
     store = GraphStore.open(run / "store.gs")
     test = ensemble.predict(store, split="testset").graphs["flagged"]
-    bases = [_atoms(graph) for graph, _ in zip(store["testset"], range(_BASES), strict=False)]
+    bases = [atoms_of(graph) for graph, _ in zip(store["testset"], range(_BASES), strict=False)]
     structures = [*outside(bases, np.random.default_rng(0), times)]
     flagged = ensemble.predict(structures).graphs["flagged"]
     return Flags(name, len(test), int(test.sum()), len(flagged), int(flagged.sum()))
 
 
-def _atoms(graph: Any) -> Atoms:
+def atoms_of(graph: Any) -> Atoms:
     return Atoms(
         graph.x[:, 0].int().tolist(),
         graph.pos.double().numpy(),
@@ -58,30 +58,30 @@ def outside(given: Sequence[Atoms], rng: Generator, times: int) -> Iterator[Stru
     seen = {symbol for atoms in given for symbol in atoms.symbols}
     new = [symbol for symbol in _NEW if symbol not in seen]
     kinds: list[Callable[[Structure], Structure]] = [
-        *(partial(_scaled, factor=factor) for factor in (0.8, 0.85, 0.9, 1.1, 1.2, 1.4)),
-        *(partial(_without, rng=rng, n=n) for n in (1, 2, 4)),
+        *(partial(scaled, factor=factor) for factor in (0.8, 0.85, 0.9, 1.1, 1.2, 1.4)),
+        *(partial(without, rng=rng, n=n) for n in (1, 2, 4)),
         *(partial(_cluster, n=n) for n in (1, 4, 13)),
         partial(_close, rng=rng),
         partial(_with, rng=rng, symbol=new[0]),
     ]
     if given[0].pbc.all():
-        kinds.append(partial(_slab, rng=rng))
+        kinds.append(partial(slab, rng=rng))
     for make in kinds:
         for _ in range(times):
-            yield make(_copy(given[int(rng.integers(len(given)))]))
+            yield make(copy_of(given[int(rng.integers(len(given)))]))
 
 
-def _copy(atoms: Structure) -> Structure:
+def copy_of(atoms: Structure) -> Structure:
     return atoms.copy()
 
 
-def _scaled(atoms: Structure, factor: float) -> Structure:
+def scaled(atoms: Structure, factor: float) -> Structure:
     atoms.positions *= factor
     atoms.set_cell(atoms.cell.array * factor)
     return atoms
 
 
-def _without(atoms: Structure, rng: Generator, n: int) -> Structure:
+def without(atoms: Structure, rng: Generator, n: int) -> Structure:
     """Neighbouring atoms are missing; in a cell of 16 atoms or more if it is periodic."""
     if atoms.pbc.all() and len(atoms) < 16:
         atoms *= (3, 3, 3) if len(atoms) < 8 else (2, 2, 1)
@@ -90,7 +90,7 @@ def _without(atoms: Structure, rng: Generator, n: int) -> Structure:
     return atoms
 
 
-def _slab(atoms: Structure, rng: Generator) -> Structure:
+def slab(atoms: Structure, rng: Generator) -> Structure:
     atoms.wrap()
     axis = int(rng.integers(3))
     cell = atoms.cell.array.copy()

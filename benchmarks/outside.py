@@ -1,0 +1,114 @@
+"""Error bars of energies outside the training data, beside other measures of doubt.
+
+    python benchmarks/outside.py --data DIRECTORY-OF-THE-DATA-SETS
+    python benchmarks/outside.py --data DIRECTORY --only EMT --seeds 1
+
+Ensembles of potentials learn alloys labelled by EMT, silicon labelled by Tersoff's potential (both
+by ASE), and the mlearn sets without their strained cells or without their surfaces, which are then
+predicted. Crystals of the first two are scaled, rattled, cut into surfaces, lose atoms, and get
+other compositions or phases. *Spread* is the weighted standard deviation between members, as it is;
+*committee* that with equal weights, as MACE's committees and DeepHyper's ensembles have it; *LLPR*
+the last-layer prediction rigidity of a member.
+"""
+
+from __future__ import annotations
+
+import json as json_file
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from ase import Atoms
+from ensemble_quality.campaigns import campaign
+from ensemble_quality.doubt import Doubt, doubt, rank_correlation, rejected_area, worst_tenth
+from ensemble_quality.labelled import GROUPS, alloys, left_out, silicon
+from results import Cell, Number, Run, Table, say
+
+SETS = ("EMT", "Tersoff", *(f"{element}: {group}" for element in ("Si", "Ge") for group in GROUPS))
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Directory of mlearn.", exists=True)],
+    only: Annotated[list[str] | None, typer.Option(help=f"Sets, of {', '.join(SETS)}.")] = None,
+    seeds: Annotated[int, typer.Option(help="Campaigns of each set.", min=1)] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs.")] = False,
+    scratch: Annotated[Path, typer.Option(help="Directory for run directories.")] = Path("runs"),
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
+) -> None:
+    """Train the ensembles and print the table; the exit status is 0 whatever it says."""
+    run = Run("outside", ["ase", "torch", "torch-geometric"], quick=quick)
+    rows, details = [], []
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        for name in only or SETS:
+            found = []
+            for seed in range(seeds):
+                say(f"{name}, campaign {seed + 1} of {seeds}")
+                path = Path(folder).resolve() / f"{name.replace(': ', '-')}-{seed}"
+                structures, kinds, energies = train(name, seed, data, path, quick)
+                found.append(doubt(str(path), structures, kinds, energies))
+            rows.append(row(name, found))
+            details += [{"set": name, "seed": n, **asdict(one)} for n, one in enumerate(found)]
+    run.end([Table(COLUMNS, rows)], json, details=json_file.loads(plain(details)))
+
+
+def train(
+    name: str, seed: int, data: Path, path: Path, quick: bool
+) -> tuple[list[Atoms], list[str], np.ndarray]:
+    """Train an ensemble on a set; return structures outside, their kinds and energies [eV]."""
+    changes: dict[str, Any] = {"seed": seed}
+    if name == "EMT":
+        campaign("quickstart", path, changes, quick=quick)
+        return alloys(path)
+    folder = path.with_name(f"{path.name}-data")
+    folder.mkdir()
+    if name == "Tersoff":
+        changes["data"], outside = silicon(folder, seed)
+    else:
+        element, group = name.split(": ")
+        changes["data"], outside = left_out(element, group, data / "mlearn", folder)
+    campaign("mlearn_si", path, changes, epochs=30, folder=folder, quick=quick)
+    return outside
+
+
+MEASURES: dict[str, Callable[[Doubt], float]] = {
+    "held [%]": lambda one: 100 * float(one.held.mean()),
+    "flagged [%]": lambda one: 100 * float(one.flagged.mean()),
+    "disagreement above 1 [%]": lambda one: 100 * float((one.disagreement > 1).mean()),
+    "rank correlation": lambda one: rank_correlation(one.error, one.std),
+    "std over error, worst tenth": lambda one: worst_tenth(one.error, one.std),
+    "area": lambda one: rejected_area(one.error, one.std),
+    "spread": lambda one: rejected_area(one.error, one.others["spread"]),
+    "committee": lambda one: rejected_area(one.error, one.others["committee"]),
+    "LLPR": lambda one: rejected_area(one.error, one.others["LLPR"]),
+}
+COLUMNS = ["", "structures", "MAE [meV/atom]", *MEASURES]
+
+
+def row(name: str, found: list[Doubt]) -> list[Cell]:
+    """Medians over campaigns, with the smallest and largest."""
+    errors = [1000 * float(one.error.mean()) for one in found]
+    cells: list[Cell] = [name, len(found[0].error), Number(float(np.median(errors)))]
+    for measure in MEASURES.values():
+        values = [measure(one) for one in found]
+        cells.append(Number(float(np.median(values)), "", min(values), max(values)))
+    return cells
+
+
+def plain(details: Any) -> str:
+    """JSON of arrays, three digits of each number."""
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            return [float(f"{number:.3g}") for number in value]
+        return value.tolist()
+
+    return json_file.dumps(details, default=shortened)
+
+
+if __name__ == "__main__":
+    typer.run(main)
