@@ -76,9 +76,9 @@ def fit_deviation(
 
     Few structures hardly tell a small scale with a large floor from a scale of one: the score is
     flat. Far from the training data they differ by orders of magnitude, as only the spread grows
-    there. So the scale nearest to one is taken whose score, with the floor refitted, is at most a
-    standard error worse than the best, as Breiman et al. choose among trees (Classification and
-    Regression Trees, 1984, section 3.4.3). The standard error is that of the mean difference
+    there. So the scale nearest to one is taken whose score, with the floor refitted, is at most two
+    standard errors worse than the best, as Breiman et al. choose among trees by one (Classification
+    and Regression Trees, 1984, section 3.4.3). The standard error is that of the mean difference
     between the two scores of each structure.
 
     Parameters
@@ -135,9 +135,9 @@ def fit_deviation(
 
     def contradicted(log_scale: float) -> float:
         worse = scores(deviation(log_scale)) - least
-        error_of_mean = worse.std(ddof=1) / math.sqrt(n) if n > 1 else math.inf
+        errors_of_mean = 2 * worse.std(ddof=1) / math.sqrt(n) if n > 1 else math.inf
         # A thousandth, so that the best itself is on this side.
-        return float(worse.mean() - max(error_of_mean, 1e-3 * least.mean()))
+        return float(worse.mean() - max(errors_of_mean, 1e-3 * least.mean()))
 
     if contradicted(0.0) <= 0:
         return deviation(0.0)
