@@ -36,7 +36,7 @@ help:
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
-	@echo "                  every table of docs/benchmarks.md but gpu's (7 hours); benchmark-NAME one of them"
+	@echo "                  every table of docs/benchmarks.md but gpu's (8 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables and pictures of the pages"
 	@echo "make reference    build the API reference, docs/reference/index.html"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"

@@ -13,7 +13,6 @@ the last-layer prediction rigidity of a member.
 
 from __future__ import annotations
 
-import json as json_file
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,10 +21,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from ase import Atoms
 from ensemble_quality.campaigns import campaign
 from ensemble_quality.doubt import Doubt, doubt, rank_correlation, rejected_area, worst_tenth
-from ensemble_quality.labelled import GROUPS, alloys, left_out, silicon
+from ensemble_quality.labelled import GROUPS, Outside, alloys, left_out, silicon
 from results import Cell, Number, Run, Table, say
 
 SETS = ("EMT", "Tersoff", *(f"{element}: {group}" for element in ("Si", "Ge") for group in GROUPS))
@@ -52,13 +50,13 @@ def main(
                 structures, kinds, energies = train(name, seed, data, path, quick)
                 found.append(doubt(str(path), structures, kinds, energies))
             rows.append(row(name, found))
-            details += [{"set": name, "seed": n, **asdict(one)} for n, one in enumerate(found)]
-    run.end([Table(COLUMNS, rows)], json, details=json_file.loads(plain(details)))
+            details += [
+                {"set": name, "seed": n, **listed(asdict(one))} for n, one in enumerate(found)
+            ]
+    run.end([Table(COLUMNS, rows)], json, details=details)
 
 
-def train(
-    name: str, seed: int, data: Path, path: Path, quick: bool
-) -> tuple[list[Atoms], list[str], np.ndarray]:
+def train(name: str, seed: int, data: Path, path: Path, quick: bool) -> Outside:
     """Train an ensemble on a set; return structures outside, their kinds and energies [eV]."""
     changes: dict[str, Any] = {"seed": seed}
     if name == "EMT":
@@ -99,15 +97,11 @@ def row(name: str, found: list[Doubt]) -> list[Cell]:
     return cells
 
 
-def plain(details: Any) -> str:
-    """JSON of arrays, three digits of each number."""
-
-    def shortened(value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            return [float(f"{number:.3g}") for number in value]
-        return value.tolist()
-
-    return json_file.dumps(details, default=shortened)
+def listed(values: Any) -> Any:
+    """Lists in place of arrays, with a hundredth of a millielectronvolt."""
+    if isinstance(values, dict):
+        return {name: listed(of) for name, of in values.items()}
+    return (np.round(values, 5) if values.dtype.kind == "f" else values).tolist()
 
 
 if __name__ == "__main__":

@@ -338,7 +338,8 @@ def select(
     The structure about which the members disagree most comes first. Each further one has the
     largest product of disagreement and distance from those selected before, by node features. Each
     is written with its `file`, its position in it as `frame`, and its `disagreement`, 1
-    where structures begin to be flagged. From a GraphStore it has `split` and `graph_id`.
+    where structures begin to be flagged. From a GraphStore it has `split` and `graph_id`
+    instead of the first two.
     """
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble

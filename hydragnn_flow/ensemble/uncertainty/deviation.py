@@ -105,8 +105,8 @@ def fit_deviation(
     def mean_of(values: Floats) -> Floats:
         return np.bincount(number, values.mean(axis=1)) / counts
 
-    # Errors far below the spread cannot be distinguished from zero.
     mean_spread = float(mean_of(spread).mean())
+    # Errors far below the spread cannot be distinguished from zero.
     unit = max(float(mean_of(error).mean()), 1e-9 * mean_spread, _TINY)
 
     def deviation(log_scale: float) -> Deviation:

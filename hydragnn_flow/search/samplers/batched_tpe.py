@@ -273,7 +273,7 @@ class BatchedTPESampler(TPESampler):
             if number + 1 < self._batch:
                 seen = {name: column[pick : pick + 1] for name, column in points.items()}
                 liar = Liar(seen, space, self._parzen_estimator_parameters)
-                # Not all: of a batch of thousands, that took nine tenths of the time.
+                # Not all: of a batch of thousands, that took most of the time.
                 until = last + MOST_LIARS * each
                 later = liar.log_pdf(_part(points, last, until))
                 density[last:until] = np.logaddexp(density[last:until], weight + later)
