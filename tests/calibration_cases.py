@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores
-from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, size_of
+from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, Rows, size_of
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ def calibrated(
 ) -> Calibration:
     """A calibration on residuals ``[n, d]``, each row a structure of its own."""
     n = len(residuals)
-    size = size_of(per_atom, atoms, noise)
+    size = size_of(per_atom, Rows(atoms), noise)
     found = calibrate(
         residuals, np.zeros(residuals.shape), spread, size, np.arange(n), folds(n), coverage
     )

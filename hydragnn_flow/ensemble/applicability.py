@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hydragnn_flow.ensemble.environments import (
     Usual,
     extreme,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import combine
+from hydragnn_flow.ensemble.uncertainty.distribution import Structures, combine
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
@@ -134,7 +134,7 @@ def _width(n: int) -> float:
 
 
 APPLICABILITY = "applicability.json"
-_VERSION = 3
+_VERSION = 4
 
 # Number of training structures whose quantities are kept while ranges are computed.
 _SAMPLE = 8192
@@ -165,9 +165,7 @@ class Applicability:
     """Range of the logarithm of the members' deviation in the calibration data, by target."""
 
     @classmethod
-    def of(
-        cls, training: GraphSplit, manifest: Manifest, deviations: Mapping[str, Floats]
-    ) -> Applicability:
+    def of(cls, training: GraphSplit, manifest: Manifest) -> Applicability:
         """Compute the ranges; the training split is streamed three times, in constant memory.
 
         Parameters
@@ -177,16 +175,10 @@ class Applicability:
             (data set).
         manifest
             Manifest of the store with the training split.
-        deviations
-            Deviations between members by target, from :func:`deviations_of`, for structures that no
-            member was trained on.
         """
-        with np.errstate(divide="ignore"):
-            logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
-        beyond = ranges_of(logs)
         atoms = manifest.node_features[:1] == ["atomic_number"] and manifest.elements
         if not atoms or not len(training):
-            return cls(None, deviations=beyond)
+            return cls()
         usual = Usual.found(lambda: _environments(training))
         quantities: dict[str, list[Floats]] = {}
         fractions: list[Floats] = []
@@ -195,36 +187,60 @@ class Applicability:
                 quantities.setdefault(name, []).append(values)
             fractions.append(one.fractions)
         found = {name: np.concatenate(values) for name, values in quantities.items()}
-        ranges = ranges_of(found) | {"surroundings": Range.below_tail(found["surroundings"])}
+        tails = {name: Range.below_tail(found[name]) for name in ("surroundings", "packing")}
+        ranges = ranges_of(found) | tails
         of_elements = fraction_ranges(np.concatenate(fractions))
         elements = sorted(of_elements)
         if len(training) > _SAMPLE:
             elements = sorted(set(manifest.elements) - manifest.unseen)
-        return cls(elements, usual, ranges, of_elements, beyond)
+        return cls(elements, usual, ranges, of_elements)
 
-    def notes(self, batch: Batch) -> list[str]:
-        """Return notes on how each structure of a batch differs from the training data.
+    def with_deviations(self, deviations: Mapping[str, Floats]) -> Applicability:
+        """Return a copy with the ranges of deviations between members.
+
+        Parameters
+        ----------
+        deviations
+            Deviations by target, from :func:`deviations_of`, for structures that no member was
+            trained on.
+        """
+        with np.errstate(divide="ignore"):
+            logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
+        return replace(self, deviations=ranges_of(logs))
+
+    def compare(self, batch: Batch) -> tuple[list[str], Floats]:
+        """Compare each structure of a batch with the training data.
 
         Returns
         -------
-        list
+        notes
             Note on each structure, empty if it is like the training data: quantity, value, unit and
             the end of the range in the training data.
+        extrapolation
+            Extrapolation of each structure ``[n]``: the three-halves power of its
+            :meth:`Packing.distances`, in units of the largest distance of 98 % of the training
+            structures, minus one. It is zero for nearer structures.
         """
+        extrapolation = np.zeros(batch.num_graphs)
         if self.elements is None or self.usual is None:
-            return [""] * batch.num_graphs
+            return [""] * batch.num_graphs, extrapolation
         one = Environments.of(batch)
+        quantities = self.usual.quantities(one)
         notes: list[list[str]] = [[] for _ in one.n_atoms]
-        for graph, note in self._said(one, self.usual):
+        for graph, note in self._said(one, self.usual, quantities):
             notes[graph].append(note)
-        return ["; ".join(of) for of in notes]
+        if "packing" in quantities:
+            distance = quantities["packing"] / self.ranges["packing"].highest
+            extrapolation = np.maximum(distance, 1.0) ** 1.5 - 1
+        return ["; ".join(of) for of in notes], extrapolation
 
     def disagreement(self, deviations: Mapping[str, Floats]) -> Floats:
         """Return the members' disagreement about each structure, ``[n]``, without a unit.
 
-        It is the deviation between members divided by that above which a structure is flagged: the
-        end of the range in the calibration data, with its margin. Of several targets, the largest
-        counts. It is NaN where no target has both a prediction and a range.
+        It is the deviation between members, which extrapolation enlarges, divided by that above
+        which a structure is flagged: the end of the range in the calibration data, with its margin.
+        Of several targets, the largest counts. It is NaN where no target has both a prediction and
+        a range.
 
         Parameters
         ----------
@@ -260,13 +276,15 @@ class Applicability:
             if range_ := self.deviations.get(name):
                 unit = f" {manifest.targets[name].unit}".rstrip()
                 unit += " per atom" if manifest.is_extensive(name) else ""
-                told = _Quantity(f"the members' deviation of {name}", unit, "", "largest", True)
+                told = _Quantity(f"the doubt about {name}", unit, "", "largest", True)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     found = dict(told.notes(range_, np.log(values), "calibration"))
                 notes = joined_notes(notes, [found.get(graph, "") for graph in range(n)])
         return notes
 
-    def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
+    def _said(
+        self, one: Environments, usual: Usual, quantities: Mapping[str, Floats]
+    ) -> Iterator[tuple[int, str]]:
         """Yield the index of a structure and a note, for each way it differs from training data."""
         assert self.elements is not None
         known = np.isin(one.numbers, self.elements)
@@ -275,9 +293,10 @@ class Applicability:
             found = np.unique(one.numbers[(one.graph == graph) & ~known])
             symbols = ", ".join(chemical_symbols[z] for z in found)
             yield graph, f"the training data have no {symbols}"
-        quantities = usual.quantities(one)
         told = [
-            (_QUANTITIES[k], self.ranges[k], v) for k, v in quantities.items() if k in self.ranges
+            (quantity, self.ranges[name], quantities[name])
+            for name, quantity in _QUANTITIES.items()
+            if name in self.ranges
         ]
         for z, range_ in self.fractions.items():
             fraction = _Quantity(
@@ -312,7 +331,8 @@ class Applicability:
         remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
         values = read_json(path, remedy)
         with sound(path, remedy):
-            if values["version"] not in (2, _VERSION):  # 2 has quantities that no longer count
+            # 2 has quantities that no longer count, and neither 2 nor 3 has the packing.
+            if values["version"] not in (2, 3, _VERSION):
                 raise ValueError("of another version")
             found = msgspec.convert(values, _Content, str_keys=True)
             usual = None if found.usual is None else Usual.from_dict(found.usual)
@@ -323,13 +343,15 @@ def deviations_of(
     members: Mapping[str, Floats],
     weights: Floats,
     manifest: Manifest,
-    n_atoms: NDArray[np.int64],
+    structures: Structures,
 ) -> dict[str, Floats]:
     """Compute the standard deviation between members for each structure, ``[n]``, by target.
 
     The deviation of an extensive target is divided by the number of atoms. That of a node target is
-    the largest over the structure's atoms. The components' variances are added. The result is NaN
-    for a structure without a prediction, as the stress of one that is not periodic.
+    the largest over the structure's atoms. The components' variances are added. All members may be
+    wrong alike where they extrapolate, so the deviation is multiplied by one plus the structure's
+    extrapolation. The result is NaN for a structure without a prediction, as the stress of one that
+    is not periodic.
 
     Parameters
     ----------
@@ -339,10 +361,11 @@ def deviations_of(
         Weights of the members, ``[n_members]``.
     manifest
         Manifest of the training data.
-    n_atoms
-        Number of atoms of each structure.
+    structures
+        Properties of the structures.
     """
     found = {}
+    n_atoms, beyond = structures.n_atoms, structures.extrapolation
     of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
     for name, target in manifest.targets.items():
         if name not in members:
@@ -353,7 +376,7 @@ def deviations_of(
             deviation = extreme(np.fmax, deviation, of_atom, len(n_atoms))
         elif manifest.is_extensive(name):
             deviation = deviation / n_atoms
-        found[name] = deviation
+        found[name] = deviation if beyond is None else deviation * (1 + beyond)
     return found
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
 from hydragnn_flow.ensemble.predictions.table import DISAGREEMENT, extended_xyz
-from hydragnn_flow.ensemble.uncertainty.distribution import Floats, combine
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats, Structures, combine
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
 from hydragnn_flow.models.geometry import STRESS
@@ -156,22 +156,23 @@ class EnsembleCalculator(Calculator):
         members = join_members(
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
-        n_atoms = np.array([len(structure)])
-        notes = self.ensemble.applicability.notes(batch)
-        (note,), (disagreement,) = self.ensemble.remarks(notes, members, n_atoms)
-        self.results = self._results(members, len(structure))
+        notes, extrapolation = self.ensemble.applicability.compare(batch)
+        only = Structures(np.array([len(structure)]), extrapolation=extrapolation)
+        (note,), (disagreement,) = self.ensemble.remarks(notes, members, only)
+        self.results = self._results(members, only)
         self.results |= {"note": note, "flagged": bool(note), DISAGREEMENT: float(disagreement)}
 
     def export_properties(self) -> Properties:
         """Return the results that ASE itself defines; `Atoms.get_properties` accepts no others."""
         return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
-    def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
+    def _results(self, members: dict[str, Floats], structures: Structures) -> dict[str, Any]:
         """Return all results by name, in eV and Å, except the note.
 
-        ``members`` are every member's outputs in the units of the training data.
+        ``members`` are every member's outputs in the units of the training data, and ``structures``
+        the properties of the one structure.
         """
-        predicted = self.ensemble.distributions(members, np.array([n_atoms]), None)
+        predicted = self.ensemble.distributions(members, structures)
         results: dict[str, Any] = {}
         for name in _PROPERTIES:
             committee = self._factor * _of_one(name, members[name])

@@ -31,7 +31,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Distribution,
     Floats,
-    Rows,
+    Structures,
     distribution,
 )
 from hydragnn_flow.errors import InputError
@@ -70,7 +70,7 @@ class Committee:
     """Directory that the ensemble was loaded from."""
 
     def remarks(
-        self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
+        self, notes: Sequence[str], predictions: Mapping[str, Floats], structures: Structures
     ) -> tuple[list[str], Floats]:
         """Return notes on structures, and the members' disagreement about each, ``[n_structures]``.
 
@@ -84,10 +84,10 @@ class Committee:
             Note on each structure: properties beyond their range in the training data.
         predictions
             Predictions of every member ``[n_members, n, d]`` by name of the output.
-        n_atoms
-            Number of atoms of each structure, ``[n_structures]``.
+        structures
+            Properties of the structures.
         """
-        found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
+        found = deviations_of(predictions, self.weights, self.manifest, structures)
         deviations = self.applicability.deviation_notes(found, self.manifest)
         said = joined_notes(notes, deviations) if deviations else list(notes)
         return said, self.applicability.disagreement(found)
@@ -125,10 +125,8 @@ class Committee:
 
     def distributions(
         self,
-        members: dict[str, Floats],
-        n_atoms: NDArray[np.int64],
-        numbers: NDArray[np.int64] | None,
-        data_sets: NDArray[np.object_] | None = None,
+        members: Mapping[str, Floats],
+        structures: Structures,
     ) -> dict[str, Distribution]:
         """Combine members' predictions with the ensemble's weights and calibration.
 
@@ -136,40 +134,29 @@ class Committee:
         ----------
         members
             Predictions of the members ``[n_members, n, d]`` by name of the output.
-        n_atoms
-            Number of atoms of each structure, ``[n_structures]``.
-        numbers
-            Atomic number of each atom of all structures in order; None if nodes are not atoms.
-        data_sets
-            Name of the data set of each structure, ``[n_structures]``, if there are several; None
-            for :attr:`data_set`.
+        structures
+            Properties of the structures; without data sets, they are of :attr:`data_set`.
 
         Returns
         -------
         dict
             Combined predictions by name of the target.
         """
-        if data_sets is None and self.data_set is not None:
-            data_sets = np.full(len(n_atoms), self.data_set, dtype=object)
-        atoms = n_atoms.astype(float)[:, None]
-        found = {}
-        for name, calibration in self.calibrations.items():
-            target = self.manifest.targets[name]
-            of_graphs = target.level == "graph"
-            found[name] = distribution(
+        if structures.data_sets is None and self.data_set is not None:
+            names = np.full(len(structures.n_atoms), self.data_set, dtype=object)
+            structures = structures._replace(data_sets=names)
+        return {
+            name: distribution(
                 members[name],
                 self.weights,
                 calibration,
-                Rows(
-                    atoms if of_graphs else None,
-                    None if of_graphs else numbers,
-                    None if data_sets is None else target.rows_of(data_sets, n_atoms),
-                ),
+                structures.rows_of(self.manifest.targets[name]),
                 members.get(name + NOISE_SUFFIX),
                 self.aggregation == "median",
                 coverage=self.coverage,
             )
-        return found
+            for name, calibration in self.calibrations.items()
+        }
 
     def check_reads_structures(self) -> None:
         """Raise an error if the members cannot predict plain structures.

@@ -1,4 +1,4 @@
-"""Distances, neighbours and volumes of structures, and what is usual in the training data.
+"""Distances, neighbours, packing and volumes of structures, and what is usual in training data.
 
 Each quantity is compared with the mean for its elements in the training data, so that one range
 serves copper and gold. Means of rare elements and pairs are shrunk towards values from covalent
@@ -96,6 +96,17 @@ class Environments:
         counts = np.bincount(where, minlength=len(self.n_atoms) * _ELEMENTS)
         return counts.reshape(-1, _ELEMENTS) / self.n_atoms[:, None]
 
+    @cached_property
+    def packing(self) -> Floats:
+        """Sums of r⁻³, r⁻⁶ and r⁻⁹ over an atom's neighbours, mean over each structure, [n, 3].
+
+        The lengths r are in Å. The three tell crowded from sparse and even from uneven neighbours.
+        """
+        graph, n = self.graph[self.receiver], len(self.n_atoms)
+        cubes = np.maximum(self.lengths, 0.1) ** -3.0  # two atoms may be in one place
+        sums = [np.bincount(graph, cubes**k, n) for k in (1, 2, 3)]
+        return np.stack(sums, axis=1) / self.n_atoms[:, None]
+
 
 @dataclass(frozen=True)
 class Usual:
@@ -108,6 +119,8 @@ class Usual:
     """Mean volume of an atom [Å³], by atomic number, [119]."""
     surroundings: Surroundings
     """Usual counts of neighbours by distance."""
+    packing: Packing | None = None
+    """Usual :attr:`Environments.packing`; None in files of versions that did not have it."""
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
@@ -120,6 +133,7 @@ class Usual:
         """
         n, sums = np.zeros(_ELEMENTS**2), np.zeros(_ELEMENTS**2)
         squares, products = np.zeros((_ELEMENTS, _ELEMENTS)), np.zeros(_ELEMENTS)
+        packings, structures = np.zeros((4, 3)), 0
         for one in batches():
             pairs, closeness = _closest_of_pairs(one)
             n += np.bincount(pairs, minlength=len(n))
@@ -127,9 +141,12 @@ class Usual:
             known = np.isfinite(one.volumes)
             squares += one.fractions[known].T @ one.fractions[known]
             products += one.fractions[known].T @ (one.volumes / one.n_atoms)[known]
+            packings += np.vstack([one.packing.sum(axis=0), one.packing.T @ one.packing])
+            structures += len(one.n_atoms)
         closeness = (sums + _FEW * sums.sum() / max(n.sum(), 1.0)) / (n + _FEW)
         shells = ((one.numbers, _shells(one, closeness)) for one in batches())
-        return cls(closeness, _volumes(squares, products), Surroundings.found(shells))
+        packing = Packing.of(packings[0] / structures, packings[1:] / structures)
+        return cls(closeness, _volumes(squares, products), Surroundings.found(shells), packing)
 
     def closer(self, one: Environments) -> Floats:
         """Return each edge's closeness minus the mean closeness of its pair, [n_edges]."""
@@ -143,15 +160,16 @@ class Usual:
         return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
-        """Return four quantities of each structure by name, [n]; NaN where undefined.
+        """Return quantities of each structure by name, [n]; NaN where undefined.
 
         ``shortest`` is the smallest :meth:`closer` of the structure's edges, ``surroundings`` the
         largest :meth:`strangeness` of its atoms, and ``volume`` the logarithm of its volume divided
         by the usual volume of its elements. ``atoms`` is the number of atoms of a structure that is
-        periodic in no direction.
+        periodic in no direction. ``packing`` is :meth:`Packing.distances`.
         """
         n = len(one.n_atoms)
-        return {
+        packing = {} if self.packing is None else {"packing": self.packing.distances(one.packing)}
+        return packing | {
             "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
             "surroundings": extreme(np.fmax, self.strangeness(one), one.graph, n),
             "volume": np.log(one.volumes / one.n_atoms / (one.fractions @ self.volume)),
@@ -177,6 +195,7 @@ class Usual:
                 "usual": {str(z): usual[z].tolist() for z in elements},
                 "whitening": self.surroundings.whitening.tolist(),
             },
+            "packing": None if self.packing is None else self.packing.to_dict(),
         }
 
     @classmethod
@@ -192,7 +211,9 @@ class Usual:
             usual[int(z)] = of
         whitening = np.array(around["whitening"], dtype=float).reshape(_SHELLS, -1)
         volume = np.array(values["volume"], dtype=float).reshape(_ELEMENTS)
-        return cls(closeness, volume, Surroundings(usual, whitening))
+        found = values.get("packing")
+        packing = None if found is None else Packing.from_dict(found)
+        return cls(closeness, volume, Surroundings(usual, whitening), packing)
 
 
 @dataclass(frozen=True)
@@ -245,6 +266,45 @@ class Surroundings:
         """
         away: Floats = np.linalg.norm((counts - self.usual[numbers]) @ self.whitening, axis=1)
         return away
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Mean packing of atoms in the training structures, and its covariance.
+
+    Energies outside the training data err in proportion to the three-halves power of the distance
+    from here, whatever the networks: `benchmarks/outside.py` compares it with features of networks.
+    """
+
+    mean: Floats
+    """Mean :attr:`Environments.packing` of the training structures, ``[3]``."""
+    whitening: Floats
+    """Matrix ``[3, d]`` that maps differences from ``mean`` to d uncorrelated values of variance
+    1."""
+
+    @classmethod
+    def of(cls, mean: Floats, squares: Floats) -> Packing:
+        """Compute the whitening from the mean ``[3]`` and the mean of products ``[3, 3]``."""
+        scale = np.where(mean > 0, mean, 1.0)  # no structure may have neighbours
+        covariance = (squares - np.outer(mean, mean)) / np.outer(scale, scale)
+        variances, directions = np.linalg.eigh(covariance)
+        varies = variances > max(1e-6 * variances[-1], 1e-8)  # the others are rounding
+        return cls(mean, directions[:, varies] / np.sqrt(variances[varies]) / scale[:, None])
+
+    def distances(self, packing: Floats) -> Floats:
+        """Compute the Mahalanobis distance of structures' packing ``[n, 3]`` from the mean, [n]."""
+        away: Floats = np.linalg.norm((packing - self.mean) @ self.whitening, axis=1)
+        return away
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values for JSON."""
+        return {"mean": self.mean.tolist(), "whitening": self.whitening.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Packing:
+        """Return the object from the values that :meth:`to_dict` returned."""
+        mean = np.array(values["mean"], dtype=float).reshape(3)
+        return cls(mean, np.array(values["whitening"], dtype=float).reshape(3, -1))
 
 
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:

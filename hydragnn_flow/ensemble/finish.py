@@ -39,7 +39,12 @@ from hydragnn_flow.ensemble.uncertainty.calibration import (
     folds,
     plain_calibrations,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
+from hydragnn_flow.ensemble.uncertainty.distribution import (
+    Distribution,
+    Floats,
+    Structures,
+    measured_coverage,
+)
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
 from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
@@ -289,22 +294,27 @@ def finish_ensemble(
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
+    applicability = Applicability.of(store["trainset"], store.manifest)
+    structures = Structures(
+        split.n_atoms,
+        numbers_of([split], store.manifest),
+        data_sets_said([split], store.manifest),
+        np.concatenate([applicability.compare(batch)[1] for batch in split_batches(split)]),
+    )
+    deviations = deviations_of(known, weights, store.manifest, structures)
+    applicability = applicability.with_deviations(deviations)
+    applicability.save(folder / APPLICABILITY)
     calibrated_on = CalibrationData(
         known,
         labels,
         combined.fold_weights,
         fold,
-        split.n_atoms,
+        structures,
         store.manifest,
         coverage,
         combined.aggregation == "median",
-        numbers_of([split], store.manifest),
-        data_sets_said([split], store.manifest),
     )
     calibrations = calibrated_on.calibrations()
-    deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
-    applicability = Applicability.of(store["trainset"], store.manifest, deviations)
-    applicability.save(folder / APPLICABILITY)
     ensemble = Ensemble(
         models,
         weights,
@@ -324,9 +334,7 @@ def finish_ensemble(
     tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
     tables = joined([lay_out(ensemble, tested, with_members=True).tables])
     tables.save(folder_out / "test")
-    distributions = ensemble.distributions(
-        predictions, test.n_atoms, tested.numbers, tested.data_sets
-    )
+    distributions = ensemble.distributions(predictions, tested.properties)
     references = tested.labels
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):

@@ -51,7 +51,10 @@ def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensembl
         deviation(tables.graphs, ["energy"]) / [len(a) for a in structures] / usual["energy"],
         [of_atoms[tables.nodes["graph_id"] == i].max() / usual["forces"] for i in range(3)],
     ]
-    expected = np.max(of_targets, axis=0)
+    batches = [ensemble.batch_of(atoms) for atoms in structures]
+    beyond = [ensemble.applicability.compare(batch)[1][0] for batch in batches]
+    assert beyond[2] > beyond[0]  # an atom alone
+    expected = np.max(of_targets, axis=0) * (1 + np.array(beyond))
     np.testing.assert_allclose(tables.graphs["disagreement"], expected, rtol=1e-4)
     np.testing.assert_allclose(select_structures(ensemble, structures, 1).disagreement, expected)
     for atoms, one in zip(structures, expected, strict=True):
@@ -116,6 +119,8 @@ def test_the_choice_is_uncertain_and_diverse(ensemble):
     assert found.disagreement.shape == (12,)
     # One that nobody doubts is not worth a label, however far it is from the others.
     calm = [Atoms("Cu")] * 30
+    usual = replace(ensemble.applicability.usual, packing=None)  # or it would extrapolate
+    ensemble = replace(ensemble, applicability=replace(ensemble.applicability, usual=usual))
     again = select_structures(ensemble, [*calm, *structures], 3)
     assert sum(i < 30 for i in again.indices) == 0
 

@@ -1,5 +1,6 @@
 """Applicability: structures unlike the training data are named, structures like them are not."""
 
+import json
 import re
 
 import numpy as np
@@ -19,6 +20,7 @@ from hydragnn_flow.ensemble.applicability import (
 )
 from hydragnn_flow.ensemble.environments import Surroundings, neighbours_in_shells
 from hydragnn_flow.ensemble.predictions.structure_files import store_records
+from hydragnn_flow.ensemble.uncertainty.distribution import Structures
 from hydragnn_flow.training.predict import split_batches
 
 CUTOFF = 4.0
@@ -26,7 +28,7 @@ CUTOFF = 4.0
 
 @pytest.fixture(scope="module")
 def known(alloy_store):
-    return Applicability.of(alloy_store["trainset"], alloy_store.manifest, {})
+    return Applicability.of(alloy_store["trainset"], alloy_store.manifest)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,15 @@ def alloys(alloy_store):
 
 
 def notes(known, *structures):
-    return known.notes(batch_graphs([atoms_to_graph(one, CUTOFF, None) for one in structures]))
+    return compared(known, *structures)[0]
+
+
+def extrapolation(known, *structures):
+    return compared(known, *structures)[1]
+
+
+def compared(known, *structures):
+    return known.compare(batch_graphs([atoms_to_graph(one, CUTOFF, None) for one in structures]))
 
 
 def store_of(folder, structures):
@@ -79,7 +89,7 @@ def test_structures_outside_are_flagged_and_those_of_the_test_split_are_not(
         note
         for split in ("valset", "testset")
         for batch in split_batches(alloy_store[split])
-        for note in known.notes(batch)
+        for note in known.compare(batch)[0]
     ]
     assert sum(map(bool, held_out)) <= 0.1 * len(held_out), held_out
 
@@ -133,7 +143,7 @@ def test_molecules_have_a_size_and_a_composition_but_no_volume(tmp_path):
         return atoms
 
     store = store_of(tmp_path, [ethanol() for _ in range(40)])
-    known = Applicability.of(store["trainset"], store.manifest, {})
+    known = Applicability.of(store["trainset"], store.manifest)
     one, water = ethanol(), molecule("H2O")
     two = one.copy()
     two.positions += [0, 0, 7.0]
@@ -202,10 +212,51 @@ def test_neighbours_are_shared_out_between_the_nearest_distances():
     assert not counts[1:].any()
 
 
+def test_extrapolation_grows_with_the_distance_from_the_training_data(known, alloys):
+    for atoms in alloys[:4]:
+        scaled = []
+        for factor in (0.75, 0.85, 0.95, 1.0, 1.1, 1.25, 1.4):
+            one = atoms.copy()
+            one.set_cell(one.cell * factor, scale_atoms=True)
+            scaled.append(one)
+        found = extrapolation(known, *scaled)
+        assert found[3] < 1
+        assert (np.diff(found[:4]) <= 0).all() and (np.diff(found[3:]) >= 0).all()
+        assert found[0] > 10 and found[-1] > 1
+
+
+def test_extrapolation_is_small_within_the_training_data(alloy_store, known):
+    found = np.concatenate([known.compare(b)[1] for b in split_batches(alloy_store["trainset"])])
+    assert (found == 0).mean() >= 0.97 and found.max() < 3
+
+
+def test_extrapolation_depends_on_the_structure_alone(known, alloys):
+    atoms = alloys[0].copy()
+    atoms.set_cell(atoms.cell * 0.8, scale_atoms=True)
+    turned = atoms[np.random.default_rng(0).permutation(len(atoms))]
+    turned.rotate(40, (1, 2, 3), rotate_cell=True)
+    one, other, twice = extrapolation(known, atoms, turned, atoms * (2, 1, 1))
+    assert (
+        one > 1 and other == pytest.approx(one, rel=1e-4) and twice == pytest.approx(one, rel=1e-4)
+    )
+
+
+def test_packing_that_never_varies_is_not_divided_by_rounding(alloy_store, tmp_path):
+    manifest = alloy_store.manifest
+    store = store_of(tmp_path / "equal", [bulk("Cu")] * 3)
+    known = Applicability.of(store["trainset"], manifest)
+    assert not extrapolation(known, bulk("Cu"), bulk("Cu") * (2, 2, 2)).any()
+    alone = store_of(tmp_path / "alone", [Atoms("Cu"), Atoms("Cu", positions=[[1, 2, 3]])])
+    known = Applicability.of(alone["trainset"], manifest)
+    assert np.isfinite(extrapolation(known, Atoms("Cu"), bulk("Cu"))).all()
+
+
 def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     """There are no forces on their atoms, and members agree on that."""
     forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])
-    known = Applicability.of(alloy_store["trainset"], alloy_store.manifest, {"forces": forces})
+    known = Applicability.of(alloy_store["trainset"], alloy_store.manifest).with_deviations(
+        {"forces": forces}
+    )
     (note,) = known.deviation_notes({"forces": np.array([0.4])}, alloy_store.manifest)
     assert "forces is 0.4 eV/Å, above 0.1 eV/Å" in note
 
@@ -214,11 +265,23 @@ def test_what_was_found_survives_its_file(alloy_store, known, alloys, tmp_path):
     file = tmp_path / "applicability.json"
     known.save(file)
     structures = [one for _, one in outside(alloys)]
-    assert notes(Applicability.load(file), *structures) == notes(known, *structures)
+    loaded = Applicability.load(file)
+    assert notes(loaded, *structures) == notes(known, *structures)
+    assert (extrapolation(loaded, *structures) == extrapolation(known, *structures)).all()
+    values = json.loads(file.read_text()) | {"version": 3}
+    del values["usual"]["packing"], values["ranges"]["packing"]  # as version 3 wrote it
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(values))
+    assert notes(Applicability.load(old), *structures) == notes(known, *structures)
+    assert not extrapolation(Applicability.load(old), *structures).any()
     assert file.stat().st_size < 100_000
     manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
-    nothing = Applicability.of(alloy_store["trainset"], manifest, {"energy": np.ones(3)})
-    assert nothing.notes(alloy_store["testset"].batch([0, 1])) == ["", ""], "nodes are no atoms"
+    nothing = Applicability.of(alloy_store["trainset"], manifest).with_deviations(
+        {"energy": np.ones(3)}
+    )
+    assert nothing.compare(alloy_store["testset"].batch([0, 1]))[0] == ["", ""], (
+        "nodes are no atoms"
+    )
     nothing.save(file)
     assert Applicability.load(file) == nothing
 
@@ -234,7 +297,7 @@ def test_many_structures_are_sampled_evenly(alloy_store, tmp_path, monkeypatch):
     store = store_of(tmp_path, [bulk("Cu", a=a, cubic=True) for a in np.linspace(3.4, 3.8, 21)])
     monkeypatch.setattr(module, "_SAMPLE", 4)
     monkeypatch.setattr(GraphSplit, "batches", batches)
-    known = Applicability.of(store["trainset"], alloy_store.manifest, {})
+    known = Applicability.of(store["trainset"], alloy_store.manifest)
     assert read == [0, 7, 13, 20] * 3
     assert set(known.elements or ()) == set(alloy_store.manifest.elements), "not only copper"
 
@@ -245,12 +308,16 @@ def test_members_that_differ_more_than_on_calibration_data(alloy_store):
     forces[1, 2] = [0.3, 0.0, 0.4]  # the atom of the second structure
     energies = np.array([[[0.0], [0.0], [0.0]], [[2.0], [1.0], [4.0]]])
     members = {"energy": energies, "forces": forces}
-    found = deviations_of(members, np.array([0.5, 0.5]), manifest, n_atoms)
+    equal = np.array([0.5, 0.5])
+    found = deviations_of(members, equal, manifest, Structures(n_atoms))
     assert found["energy"] == pytest.approx(np.full(3, np.sqrt(0.5)))
     assert found["forces"] == pytest.approx([0, 0.5 * np.sqrt(0.5), 0])
+    beyond = Structures(n_atoms, extrapolation=np.array([0.0, 0.0, 2.0]))
+    enlarged = deviations_of(members, equal, manifest, beyond)
+    assert enlarged["energy"] == pytest.approx(np.sqrt(0.5) * np.array([1, 1, 3]))
 
     calibration = {"forces": np.geomspace(0.01, 0.1, 200), "energy": np.full(3, 1.0)}
-    known = Applicability.of(alloy_store["trainset"], manifest, calibration)
+    known = Applicability.of(alloy_store["trainset"], manifest).with_deviations(calibration)
     first, second, third = known.deviation_notes(found, manifest)
     assert first == third == ""
     assert list(known.disagreement(found) > 1) == [False, True, False]

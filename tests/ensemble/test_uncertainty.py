@@ -1,7 +1,7 @@
 """Error bars that hold what they promise: deviations on data whose truth is known, quantiles."""
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +16,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     combine,
     distribution,
     measured_coverage,
+    size_of,
 )
 
 
@@ -56,6 +57,20 @@ def test_scale_and_floor_are_found_per_atom():
     found = plain(deviation.scale, deviation.floor, 1.6, per_atom=True)
     std = distribution(members, equal(2), found, Rows(atoms), coverage=0.9).std
     np.testing.assert_allclose(std, np.hypot(deviation.scale * spread, deviation.floor * atoms))
+
+
+def test_extrapolation_adds_to_the_error_that_all_members_share():
+    atoms, beyond = np.array([[2.0], [4.0]]), np.array([[0.0], [3.0]])
+    rows, noise = Rows(atoms, extrapolation=beyond), np.array([[1.0], [6.0]])
+    np.testing.assert_allclose(size_of(False, rows, None), [[1.0], [np.sqrt(10)]])
+    np.testing.assert_allclose(size_of(True, rows, None), [[2.0], [4 * np.sqrt(10)]])
+    # Beyond the training data the noise is only guessed, so the usual noise grows in its place.
+    np.testing.assert_allclose(size_of(True, rows, noise, 0.5), [[1.0], [np.hypot(6, 6)]])
+    found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, noise=0.5)
+    members = np.zeros((2, 2, 1))
+    d = distribution(members, equal(2), found, rows, np.stack([noise] * 2), coverage=0.9)
+    np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 6)]]))
+    np.testing.assert_allclose(d.aleatoric_std, 2 * noise)
 
 
 @settings(max_examples=8, deadline=None)

@@ -79,9 +79,9 @@ def evaluate(
     """
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
-        ensemble.distributions(found.members, found.n_atoms, found.numbers, found.data_sets),
+        ensemble.distributions(found.members, found.properties),
         found.labels,
-        found.n_atoms,
+        found.properties.n_atoms,
         are_noted(found.remarks),
         ensemble.manifest,
         ensemble.coverage,
@@ -183,8 +183,8 @@ def _in_records(
 
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
-    n_atoms = data.n_atoms
-    predicted = ensemble.distributions(data.members, n_atoms, data.numbers, data.data_sets)
+    n_atoms = data.properties.n_atoms
+    predicted = ensemble.distributions(data.members, data.properties)
     for name, reference in data.labels.items():
         unit = ensemble.manifest.targets[name].unit or "the unit"
         found = predicted[name]
@@ -287,19 +287,16 @@ def recalibrate(
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
     predicted = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
-    n_atoms = predicted.n_atoms
-    fold = folds(len(n_atoms))
+    fold = folds(len(predicted.properties.n_atoms))
     calibrated_on = CalibrationData(
         predicted.members,
         predicted.labels,
         np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
         fold,
-        n_atoms,
+        predicted.properties,
         ensemble.manifest,
         ensemble.coverage,
         ensemble.aggregation == "median",
-        predicted.numbers,
-        predicted.data_sets,
     )
     found = calibrated_on.calibrations()
     if data_set is not None:  # only structures of this one count

@@ -7,6 +7,7 @@ member's predictions, with labels and remarks. Tables, evaluation and selection 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -49,7 +50,7 @@ from hydragnn_flow.ensemble.predictions.table import (
     build_tables,
     with_predictions,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import Floats
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats, Structures
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.geometry import STRESS
@@ -68,13 +69,9 @@ class Predicted:
 
     origins: Mapping[str, Column]
     """First columns of the structures' tables, by name: the origin of each structure."""
-    n_atoms: NDArray[np.int64]
-    """Number of atoms of each structure, ``[n]``."""
-    numbers: NDArray[np.int64] | None
-    """Atomic number of each atom of all structures in order; None if nodes are not atoms."""
-    data_sets: NDArray[np.object_] | None
-    """Name of the data set at whose level of theory each structure is predicted, ``[n]``; None if
-    there is only one data set."""
+    properties: Structures
+    """Properties of the structures; their data sets are those at whose levels of theory they are
+    predicted."""
     members: dict[str, Floats]
     """Predictions of the members ``[n_members, n, d]`` by name of the output; NaN for structures
     that cannot be predicted."""
@@ -194,18 +191,18 @@ def predict_graphs(
             yield batch
 
     batches = ensemble.branches.given_to(read(), store)
-    if known is None:
-        members, notes = _outputs(ensemble, batches)
-    else:
-        members = known
-        notes = [note for batch in batches for note in ensemble.applicability.notes(batch)]
+    members, notes, extrapolation = _outputs(ensemble, batches, known)
     n_atoms = np.concatenate([one.n_atoms for one in splits])
-    remarks, disagreement = ensemble.remarks(notes, members, n_atoms)
-    return Predicted(
-        origins,
+    properties = Structures(
         n_atoms,
         np.concatenate(numbers) if of_atoms else None,
         ensemble.branches.data_sets_of(store, splits),
+        extrapolation,
+    )
+    remarks, disagreement = ensemble.remarks(notes, members, properties)
+    return Predicted(
+        origins,
+        properties,
         members,
         {
             name: in_components(np.concatenate(found), name, members[name].shape[2])
@@ -241,10 +238,12 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
                 except InputError as error:
                     refusals[i] = str(error)
 
-    found, notes = _outputs(ensemble, graph_batches(graphs(), BUDGET))
+    found, notes, of_predicted = _outputs(ensemble, graph_batches(graphs(), BUDGET))
     is_predicted = ~are_noted(refusals)
     if not is_predicted.any():  # any structure shows what the outputs are
-        found, _ = _outputs(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
+        found, _, _ = _outputs(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
+    extrapolation = np.zeros(len(records))
+    extrapolation[is_predicted] = of_predicted
     n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
     members = {}
     for name, values in found.items():
@@ -254,9 +253,16 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         rows = target.rows_of(is_predicted, n_atoms)
         members[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
         members[name][:, rows] = values[:, : rows.sum()]
-    of_predicted = iter(notes)
-    found_notes = [next(of_predicted) if predicted else "" for predicted in is_predicted]
-    remarks, disagreement = ensemble.remarks(found_notes, members, n_atoms)
+    left = iter(notes)
+    found_notes = [next(left) if predicted else "" for predicted in is_predicted]
+    data_set = ensemble.data_set
+    properties = Structures(
+        n_atoms,
+        np.concatenate([atoms.numbers for atoms in structures]),
+        None if data_set is None else np.full(len(records), data_set, dtype=object),
+        extrapolation,
+    )
+    remarks, disagreement = ensemble.remarks(found_notes, members, properties)
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:
         target, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
@@ -265,12 +271,9 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         labels[name] = in_components(label, name, members[name].shape[2])
         wrong = [f"its {why} and is left out" if why else "" for _, why in told]
         doubts = joined_notes(doubts, wrong)
-    data_set = ensemble.data_set
     return Predicted(
         origins(records, first),
-        n_atoms,
-        np.concatenate([atoms.numbers for atoms in structures]),
-        None if data_set is None else np.full(len(records), data_set, dtype=object),
+        properties,
         members,
         labels,
         refusals,
@@ -297,8 +300,8 @@ def lay_out(
     with_structures
         True to add structures that carry their predictions, beside the tables.
     """
-    n_atoms = some.n_atoms
-    distributions = ensemble.distributions(some.members, n_atoms, some.numbers, some.data_sets)
+    n_atoms, data_sets = some.properties.n_atoms, some.properties.data_sets
+    distributions = ensemble.distributions(some.members, some.properties)
     by_number = ensemble.by_number(some.members) if with_members else {}
     targets = {
         name: TargetValues(
@@ -312,8 +315,8 @@ def lay_out(
     notes = joined_notes(some.remarks, missing, some.doubts)
     notes = [why or note for why, note in zip(some.refusals, notes, strict=True)]
     columns = dict(some.origins)
-    if some.data_sets is not None:
-        columns[DATA_SET] = some.data_sets
+    if data_sets is not None:
+        columns[DATA_SET] = data_sets
     judgement: dict[str, Column] = {
         NOTE: notes,
         FLAGGED: flagged,
@@ -347,19 +350,28 @@ def _in_store(
             done += len(some)
 
 
-def _outputs(ensemble: Committee, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
-    """Return members' outputs ``[n_members, n, d]`` by name, and a note on each graph.
+def _outputs(
+    ensemble: Committee, batches: Iterable[Batch], known: dict[str, Floats] | None = None
+) -> tuple[dict[str, Floats], list[str], Floats]:
+    """Return members' outputs ``[n_members, n, d]`` by name, notes on graphs, and extrapolation.
 
-    A note tells how a graph differs from the training data, and is empty if it does not.
+    The outputs are ``known`` if given. The others are those of :meth:`.Applicability.compare`.
     """
     notes: list[str] = []
+    extrapolation: list[Floats] = []
 
-    def noted() -> Iterator[Batch]:
+    def compared() -> Iterator[Batch]:
         for batch in batches:
-            notes.extend(ensemble.applicability.notes(batch))
+            said, beyond = ensemble.applicability.compare(batch)
+            notes.extend(said)
+            extrapolation.append(beyond)
             yield batch
 
-    return join_members(predict_together(ensemble.models, noted(), ensemble.device)), notes
+    if known is None:
+        known = join_members(predict_together(ensemble.models, compared(), ensemble.device))
+    else:
+        deque(compared(), maxlen=0)
+    return known, notes, np.concatenate([np.zeros(0), *extrapolation])
 
 
 def _missing(

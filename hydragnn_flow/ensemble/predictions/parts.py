@@ -35,7 +35,7 @@ from hydragnn_flow.versions import versions
 
 PLAN = "plan.json"
 RECORD = "record.json"
-_VERSION = 3
+_VERSION = 4
 _PART = "part-"
 # Enough parts for GCDs of unequal speed to end together, and each long enough to be worth starting.
 _PARTS_PER_GCD = 4

@@ -24,6 +24,7 @@ from hydragnn_flow.ensemble.uncertainty.deviation import (
 from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Floats,
+    Structures,
     combine,
     combine_noise,
     group_of,
@@ -47,18 +48,14 @@ class CalibrationData:
     """Weights of the members, ``[n_folds, n_members]``; a row is fitted without its fold."""
     fold: NDArray[np.int64]
     """Index of the cross-validation fold of each structure, ``[n]``."""
-    n_atoms: NDArray[np.int64]
-    """Number of atoms of each structure, ``[n]``."""
+    structures: Structures
+    """Properties of the structures."""
     manifest: Manifest
     """Manifest that gives the level of each target, and whether it is a sum over atoms."""
     coverage: float
     """Fraction of true values in the intervals that will be used most."""
     median: bool = False
     """True if the members are combined by their median."""
-    numbers: NDArray[np.int64] | None = None
-    """Atomic number of each atom of all structures in order; None if nodes are not atoms."""
-    data_sets: NDArray[np.object_] | None = None
-    """Name of the data set of each structure; None if there is only one."""
 
     def calibrations(self) -> dict[str, Calibration]:
         """Return the calibration of each target that has labels, by name of the target.
@@ -67,7 +64,8 @@ class CalibrationData:
         fitted on one data set each, for those with enough structures for intervals of ``coverage``.
         """
         found = {}
-        names = [] if self.data_sets is None else [*dict.fromkeys(self.data_sets)]
+        data_sets = self.structures.data_sets
+        names = [] if data_sets is None else [*dict.fromkeys(data_sets)]
         for target in self.references:
             if (of_all := self._calibration(target)) is not None:
                 own = {name: self._calibration(target, name) for name in names}
@@ -83,11 +81,13 @@ class CalibrationData:
         """
         noise = self.members.get(name + NOISE_SUFFIX)
         target = self.manifest.targets[name]
-        structure = target.rows_of(np.arange(len(self.n_atoms)), self.n_atoms)
+        n_atoms = self.structures.n_atoms
+        structure = target.rows_of(np.arange(len(n_atoms)), n_atoms)
+        rows = self.structures.rows_of(target)
         fold = self.fold[structure]
         reference = self.references[name]
-        if data_set is not None and self.data_sets is not None:
-            of_data_set = np.asarray(self.data_sets == data_set)[structure, None]
+        if data_set is not None and rows.data_sets is not None:
+            of_data_set = np.asarray(rows.data_sets == data_set)[:, None]
             reference = np.where(of_data_set, reference, np.nan)
         mean, spread = np.empty(reference.shape), np.empty(reference.shape)
         together = None if noise is None else np.empty(reference.shape)
@@ -96,20 +96,23 @@ class CalibrationData:
             mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
-        per_atom = self.manifest.is_extensive(name)
+        per_atom, usual = self.manifest.is_extensive(name), 1.0
+        if together is not None:
+            of_one = together / rows.atoms if per_atom and rows.atoms is not None else together
+            usual = float(np.sqrt(np.nanmean(np.square(of_one))))
         found = calibrate(
             reference,
             mean,
             spread,
-            size_of(per_atom, self.n_atoms.astype(float)[structure, None], together),
+            size_of(per_atom, rows, together, usual),
             structure,
             fold,
             self.coverage,
-            None if target.level == "graph" else self.numbers,
+            rows.numbers,
         )
         if found is None:
             return None
-        return replace(found, per_atom=per_atom, by_noise=noise is not None)
+        return replace(found, per_atom=per_atom, by_noise=noise is not None, noise=usual)
 
 
 def calibrate(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data import Target
 
 Floats = NDArray[np.float64]
 
@@ -24,6 +27,34 @@ class Rows(NamedTuple):
     """Atomic number of each row ``[n]``, for node targets whose nodes are atoms."""
     data_sets: NDArray[np.object_] | None = None
     """Name of the data set of each row ``[n]``, if there are several data sets."""
+    extrapolation: Floats | None = None
+    """Extrapolation of each row's structure ``[n, 1]``, see :meth:`.Applicability.compare`; None if
+    it is unknown."""
+
+
+class Structures(NamedTuple):
+    """Properties of n structures, on which calibration depends."""
+
+    n_atoms: NDArray[np.int64]
+    """Number of atoms of each structure, ``[n]``."""
+    numbers: NDArray[np.int64] | None = None
+    """Atomic number of each atom of all structures in order; None if nodes are not atoms."""
+    data_sets: NDArray[np.object_] | None = None
+    """Name of the data set of each structure ``[n]``; None if there is only one."""
+    extrapolation: Floats | None = None
+    """Extrapolation of each structure ``[n]``, see :meth:`.Applicability.compare`; None if it is
+    unknown."""
+
+    def rows_of(self, target: Target) -> Rows:
+        """Return the properties of the rows of a target: the structures, or their atoms."""
+        n_atoms, of_graphs = self.n_atoms, target.level == "graph"
+        beyond, data_sets = self.extrapolation, self.data_sets
+        return Rows(
+            n_atoms.astype(float)[:, None] if of_graphs else None,
+            None if of_graphs else self.numbers,
+            None if data_sets is None else target.rows_of(data_sets, n_atoms),
+            None if beyond is None else target.rows_of(beyond, n_atoms)[:, None],
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +84,9 @@ class Calibration:
     by_noise: bool = False
     """True if the error that all members share grows with the noise that the members predict.
     Predictions then need that noise; if false, the noise is ignored."""
+    noise: float = 1.0
+    """Root of the mean square of the predicted noise, divided by the number of atoms if
+    ``per_atom`` is true; 1 if ``by_noise`` is false."""
     by_data_set: dict[str, Calibration] = field(default_factory=dict)
     """Calibrations of single data sets, by name; each is used for the rows of its data set."""
 
@@ -267,11 +301,11 @@ def distribution(
         )
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
-    size = size_of(calibration.per_atom, rows.atoms, together)
+    size = size_of(calibration.per_atom, rows, together, calibration.noise)
     epistemic, shared = calibration.parts(spread, size, rows)
     std = np.asarray(np.hypot(epistemic, shared))
     half = calibration.quantiles(mean, coverage, rows) * std
-    aleatoric = None if noise is None else shared
+    aleatoric = None if together is None else shared * together / size
     return Distribution(
         mean, spread, epistemic, std, mean - half, mean + half, calibration, rows, aleatoric
     )
@@ -297,15 +331,19 @@ def group_of(
     return np.asarray(np.where(np.asarray(elements)[place] == numbers, place, len(elements)))
 
 
-def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
+def size_of(per_atom: bool, rows: Rows, noise: Floats | None, usual: float = 1.0) -> Floats:
     """Return the size of each row, to which the error common to all members is proportional.
 
-    It is the predicted ``noise`` if there is one. Otherwise it is the number of ``atoms`` if the
-    target is a sum over atoms (``per_atom``), and one, ``[1, 1]``, if not.
+    It is the predicted ``noise`` ``[n, d]`` if there is one. Otherwise it is the number of atoms
+    ``[n, 1]`` if the target is a sum over atoms (``per_atom``), and one, ``[1, 1]``, if not. Where
+    structures extrapolate, the square of the extrapolation times ``usual``, times the number of
+    atoms if ``per_atom`` is true, is added to its square. ``usual`` is :attr:`Calibration.noise`.
     """
-    if noise is not None:
-        return noise
-    return atoms if per_atom and atoms is not None else np.ones((1, 1))
+    one = rows.atoms if per_atom and rows.atoms is not None else np.ones((1, 1))
+    size = one if noise is None else noise
+    if rows.extrapolation is None:
+        return size
+    return np.asarray(np.hypot(size, usual * one * rows.extrapolation))
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
