@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores
-from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, Rows, size_of
+from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, Rows, Sizes
 
 Floats = NDArray[np.float64]
 
@@ -30,9 +30,14 @@ def calibrated(
 ) -> Calibration:
     """A calibration on residuals ``[n, d]``, each row a structure of its own."""
     n = len(residuals)
-    size = size_of(per_atom, Rows(atoms), noise)
+    sizes = Sizes.of(per_atom, Rows(atoms), noise, residuals.shape)
     found = calibrate(
-        residuals, np.zeros(residuals.shape), spread, size, np.arange(n), folds(n), coverage
+        residuals, np.zeros(residuals.shape), spread, sizes, np.arange(n), folds(n), coverage
     )
     assert found is not None
     return replace(found, per_atom=per_atom, by_noise=noise is not None)
+
+
+def ones(values: Floats) -> Sizes:
+    """Sizes of rows without noise, of a target that is no sum over atoms."""
+    return Sizes.of(False, Rows(), None, values.shape)

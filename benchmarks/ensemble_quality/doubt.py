@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,36 +62,37 @@ def doubt(run: str, structures: Sequence[Atoms], kinds: Sequence[str], energies:
 
 
 def last_layer(ensemble: Ensemble, store: GraphStore, structures: Sequence[Atoms]) -> Floats:
-    """Uncertainty by the last layer's features of the member with the largest weight.
+    """Uncertainty by the last layers' features, the root mean square of all members'.
 
     Bigi, Chong, Ceriotti and Grasselli, Mach. Learn.: Sci. Technol. 5, 045018 (2024): the variance
     is α² fᵀ (FᵀF / n + ς²)⁻¹ f, with the mean features F of n training structures and f of one.
     The validation split gives α, and ς² is a millionth of the features' mean square.
     """
-    model = ensemble.models[int(np.argmax(ensemble.weights))]
-
-    def features(batches: Iterable[Batch]) -> Floats:
-        with torch.no_grad():
-            means = [
-                pool(model.node_features(batch), batch.batch, batch.num_graphs, "mean")  # type: ignore[operator]
-                for batch in batches
-            ]
-        return torch.cat(means).double().numpy()
-
-    seen = features(split_batches(store["trainset"], BUDGET))
-    precision = seen.T @ seen / len(seen)
-    ridge = 1e-6 * np.trace(precision) / len(precision)
-    inverse = np.linalg.inv(precision + ridge * np.eye(len(precision)))
-
-    def raw(of: Floats) -> Floats:
-        return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", of, inverse, of)))
-
-    valued = ensemble.predict(store, split="valset").graphs
-    error = valued["energy_error"].to_numpy() / store["valset"].n_atoms
-    ratio = error / raw(features(split_batches(store["valset"], BUDGET)))
     graphs = map(ensemble.graphs.graph, structures)
-    scale = float(np.sqrt(np.mean(ratio**2)))
-    return scale * raw(features(graph_batches(graphs, BUDGET)))
+    batches = [
+        list(split_batches(store["trainset"], BUDGET)),
+        list(split_batches(store["valset"], BUDGET)),
+        list(graph_batches(graphs, BUDGET)),
+    ]
+    variances = []
+    for model in ensemble.models:
+        with torch.no_grad():
+            seen, valued, found = (
+                torch.cat([_means(model, batch) for batch in some]).double().numpy()
+                for some in batches
+            )
+        precision = seen.T @ seen / len(seen)
+        ridge = 1e-6 * np.trace(precision) / len(precision)
+        inverse = np.linalg.inv(precision + ridge * np.eye(len(precision)))
+        variances.append([np.einsum("ni,ij,nj->n", of, inverse, of) for of in (valued, found)])
+    of_valued, of_found = (np.sqrt(np.mean(of, axis=0)) for of in zip(*variances, strict=True))
+    table = ensemble.predict(store, split="valset").graphs
+    error = table["energy_error"].to_numpy() / store["valset"].n_atoms
+    return np.asarray(np.sqrt(np.mean((error / of_valued) ** 2)) * of_found)
+
+
+def _means(model: Any, batch: Batch) -> torch.Tensor:
+    return pool(model.node_features(batch), batch.batch, batch.num_graphs, "mean")
 
 
 def rejected_area(error: Floats, doubts: Floats) -> float:

@@ -22,7 +22,7 @@ from hydragnn_flow.ensemble.environments import (
     Usual,
     extreme,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import Structures, combine
+from hydragnn_flow.ensemble.uncertainty.distribution import StructureFacts, combine
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
@@ -162,7 +162,8 @@ class Applicability:
     fractions: dict[int, Range] = field(default_factory=dict)
     """Range of each element's fraction in a structure of the training data, by atomic number."""
     deviations: dict[str, Range] = field(default_factory=dict)
-    """Range of the logarithm of the members' deviation in the calibration data, by target."""
+    """Range of the logarithm of the deviation in the calibration data, by target; the deviation is
+    that of :func:`deviations_of`."""
 
     @classmethod
     def of(cls, training: GraphSplit, manifest: Manifest) -> Applicability:
@@ -217,9 +218,9 @@ class Applicability:
             Note on each structure, empty if it is like the training data: quantity, value, unit and
             the end of the range in the training data.
         extrapolation
-            Extrapolation of each structure ``[n]``: the three-halves power of its
-            :meth:`Packing.distances`, in units of the largest distance of 98 % of the training
-            structures, minus one. It is zero for nearer structures.
+            Extrapolation of each structure ``[n]``: the square of its :meth:`.Packing.distances`
+            minus one, in units of the largest distance of 98 % of the training structures with a
+            margin. It is zero for nearer structures, and at most a thousand.
         """
         extrapolation = np.zeros(batch.num_graphs)
         if self.elements is None or self.usual is None:
@@ -230,8 +231,9 @@ class Applicability:
         for graph, note in self._said(one, self.usual, quantities):
             notes[graph].append(note)
         if "packing" in quantities:
-            distance = quantities["packing"] / self.ranges["packing"].highest
-            extrapolation = np.maximum(distance, 1.0) ** 1.5 - 1
+            # 98 % of normally distributed values in three dimensions are nearer than 3.14.
+            distance = quantities["packing"] / max(self.ranges["packing"].highest, 3.14)
+            extrapolation = np.clip(distance**2 - 1, 0.0, 1000.0)
         return ["; ".join(of) for of in notes], extrapolation
 
     def disagreement(self, deviations: Mapping[str, Floats]) -> Floats:
@@ -343,7 +345,7 @@ def deviations_of(
     members: Mapping[str, Floats],
     weights: Floats,
     manifest: Manifest,
-    structures: Structures,
+    structures: StructureFacts,
 ) -> dict[str, Floats]:
     """Compute the standard deviation between members for each structure, ``[n]``, by target.
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
 from hydragnn_flow.ensemble.predictions.table import DISAGREEMENT, extended_xyz
-from hydragnn_flow.ensemble.uncertainty.distribution import Floats, Structures, combine
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats, StructureFacts, combine
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
 from hydragnn_flow.models.geometry import STRESS
@@ -157,7 +157,7 @@ class EnsembleCalculator(Calculator):
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
         notes, extrapolation = self.ensemble.applicability.compare(batch)
-        only = Structures(np.array([len(structure)]), extrapolation=extrapolation)
+        only = StructureFacts(np.array([len(structure)]), extrapolation=extrapolation)
         (note,), (disagreement,) = self.ensemble.remarks(notes, members, only)
         self.results = self._results(members, only)
         self.results |= {"note": note, "flagged": bool(note), DISAGREEMENT: float(disagreement)}
@@ -166,7 +166,7 @@ class EnsembleCalculator(Calculator):
         """Return the results that ASE itself defines; `Atoms.get_properties` accepts no others."""
         return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
-    def _results(self, members: dict[str, Floats], structures: Structures) -> dict[str, Any]:
+    def _results(self, members: dict[str, Floats], structures: StructureFacts) -> dict[str, Any]:
         """Return all results by name, in eV and Å, except the note.
 
         ``members`` are every member's outputs in the units of the training data, and ``structures``

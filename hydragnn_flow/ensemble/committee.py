@@ -31,7 +31,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Distribution,
     Floats,
-    Structures,
+    StructureFacts,
     distribution,
 )
 from hydragnn_flow.errors import InputError
@@ -70,7 +70,7 @@ class Committee:
     """Directory that the ensemble was loaded from."""
 
     def remarks(
-        self, notes: Sequence[str], predictions: Mapping[str, Floats], structures: Structures
+        self, notes: Sequence[str], predictions: Mapping[str, Floats], structures: StructureFacts
     ) -> tuple[list[str], Floats]:
         """Return notes on structures, and the members' disagreement about each, ``[n_structures]``.
 
@@ -126,7 +126,7 @@ class Committee:
     def distributions(
         self,
         members: Mapping[str, Floats],
-        structures: Structures,
+        structures: StructureFacts,
     ) -> dict[str, Distribution]:
         """Combine members' predictions with the ensemble's weights and calibration.
 

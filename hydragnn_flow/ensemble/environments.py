@@ -7,8 +7,8 @@ radii.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -98,14 +98,16 @@ class Environments:
 
     @cached_property
     def packing(self) -> Floats:
-        """Sums of r⁻³, r⁻⁶ and r⁻⁹ over an atom's neighbours, mean over each structure, [n, 3].
+        """Sums of r⁻³, r⁻⁶ and r⁻⁹ over the neighbours of each atom, [n_atoms, 3].
 
-        The lengths r are in Å. The three tell crowded from sparse and even from uneven neighbours.
+        The three tell crowded from sparse and even from uneven neighbours. The lengths r are in Å,
+        and at least half the sum of two atoms' covalent radii.
         """
-        graph, n = self.graph[self.receiver], len(self.n_atoms)
-        cubes = np.maximum(self.lengths, 0.1) ** -3.0  # two atoms may be in one place
-        sums = [np.bincount(graph, cubes**k, n) for k in (1, 2, 3)]
-        return np.stack(sums, axis=1) / self.n_atoms[:, None]
+        radii = covalent_radii[self.numbers]
+        least = 0.5 * (radii[self.sender] + radii[self.receiver])
+        cubes = np.maximum(self.lengths, least) ** -3.0
+        n = len(self.numbers)
+        return np.stack([np.bincount(self.receiver, cubes**k, n) for k in (1, 2, 3)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Usual:
     surroundings: Surroundings
     """Usual counts of neighbours by distance."""
     packing: Packing | None = None
-    """Usual :attr:`Environments.packing`; None in files of versions that did not have it."""
+    """Usual packing; None in files of versions that did not have it."""
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
@@ -133,7 +135,7 @@ class Usual:
         """
         n, sums = np.zeros(_ELEMENTS**2), np.zeros(_ELEMENTS**2)
         squares, products = np.zeros((_ELEMENTS, _ELEMENTS)), np.zeros(_ELEMENTS)
-        packings, structures = np.zeros((4, 3)), 0
+        atoms, packings = np.zeros(_ELEMENTS), np.zeros((_ELEMENTS, 3))
         for one in batches():
             pairs, closeness = _closest_of_pairs(one)
             n += np.bincount(pairs, minlength=len(n))
@@ -141,12 +143,24 @@ class Usual:
             known = np.isfinite(one.volumes)
             squares += one.fractions[known].T @ one.fractions[known]
             products += one.fractions[known].T @ (one.volumes / one.n_atoms)[known]
-            packings += np.vstack([one.packing.sum(axis=0), one.packing.T @ one.packing])
-            structures += len(one.n_atoms)
+            atoms += np.bincount(one.numbers, minlength=_ELEMENTS)
+            np.add.at(packings, one.numbers, one.packing)
         closeness = (sums + _FEW * sums.sum() / max(n.sum(), 1.0)) / (n + _FEW)
-        shells = ((one.numbers, _shells(one, closeness)) for one in batches())
-        packing = Packing.of(packings[0] / structures, packings[1:] / structures)
-        return cls(closeness, _volumes(squares, products), Surroundings.found(shells), packing)
+        usual = packings + _FEW * packings.sum(axis=0) / max(atoms.sum(), 1.0)
+        usual /= (atoms + _FEW)[:, None]
+        usual[usual == 0] = 1.0  # no structure has neighbours
+        of_structures, of_atoms = np.zeros(13), np.zeros(13)
+
+        def shells() -> Iterator[tuple[Integers, Floats]]:
+            nonlocal of_structures, of_atoms
+            for one in batches():
+                each, means = differences(one, usual)
+                of_structures, of_atoms = of_structures + _sums(means), of_atoms + _sums(each)
+                yield one.numbers, _shells(one, closeness)
+
+        surroundings = Surroundings.found(shells())
+        packing = Packing.found(usual, of_structures, of_atoms)
+        return cls(closeness, _volumes(squares, products), surroundings, packing)
 
     def closer(self, one: Environments) -> Floats:
         """Return each edge's closeness minus the mean closeness of its pair, [n_edges]."""
@@ -168,7 +182,7 @@ class Usual:
         periodic in no direction. ``packing`` is :meth:`Packing.distances`.
         """
         n = len(one.n_atoms)
-        packing = {} if self.packing is None else {"packing": self.packing.distances(one.packing)}
+        packing = {} if self.packing is None else {"packing": self.packing.distances(one)}
         return packing | {
             "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
             "surroundings": extreme(np.fmax, self.strangeness(one), one.graph, n),
@@ -195,7 +209,9 @@ class Usual:
                 "usual": {str(z): usual[z].tolist() for z in elements},
                 "whitening": self.surroundings.whitening.tolist(),
             },
-            "packing": None if self.packing is None else self.packing.to_dict(),
+            "packing": None
+            if self.packing is None
+            else {name: of.tolist() for name, of in asdict(self.packing).items()},
         }
 
     @classmethod
@@ -212,7 +228,9 @@ class Usual:
         whitening = np.array(around["whitening"], dtype=float).reshape(_SHELLS, -1)
         volume = np.array(values["volume"], dtype=float).reshape(_ELEMENTS)
         found = values.get("packing")
-        packing = None if found is None else Packing.from_dict(found)
+        packing = None
+        if found is not None:
+            packing = Packing(**{name: np.array(of, dtype=float) for name, of in found.items()})
         return cls(closeness, volume, Surroundings(usual, whitening), packing)
 
 
@@ -270,41 +288,65 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Packing:
-    """Mean packing of atoms in the training structures, and its covariance.
+    """Usual packing of atoms for each element, and its covariance over training structures.
 
-    Energies outside the training data err in proportion to the three-halves power of the distance
-    from here, whatever the networks: `benchmarks/outside.py` compares it with features of networks.
+    Energies outside the training data err more, the more the mean packing of a structure's atoms
+    differs from the usual, whatever the networks. `benchmarks/outside.py` compares other measures.
     """
 
+    usual: Floats
+    """Mean :attr:`Environments.packing` by atomic number, ``[119, 3]``."""
     mean: Floats
-    """Mean :attr:`Environments.packing` of the training structures, ``[3]``."""
+    """Mean over the training structures of the relative difference from the usual, ``[3]``."""
     whitening: Floats
-    """Matrix ``[3, d]`` that maps differences from ``mean`` to d uncorrelated values of variance
+    """Matrix ``[3, 3]`` that maps differences from ``mean`` to uncorrelated values of variance
     1."""
 
     @classmethod
-    def of(cls, mean: Floats, squares: Floats) -> Packing:
-        """Compute the whitening from the mean ``[3]`` and the mean of products ``[3, 3]``."""
-        scale = np.where(mean > 0, mean, 1.0)  # no structure may have neighbours
-        covariance = (squares - np.outer(mean, mean)) / np.outer(scale, scale)
-        variances, directions = np.linalg.eigh(covariance)
-        varies = variances > max(1e-6 * variances[-1], 1e-8)  # the others are rounding
-        return cls(mean, directions[:, varies] / np.sqrt(variances[varies]) / scale[:, None])
+    def found(cls, usual: Floats, of_structures: Floats, of_atoms: Floats) -> Packing:
+        """Compute mean and covariance of the relative differences from ``usual``.
 
-    def distances(self, packing: Floats) -> Floats:
-        """Compute the Mahalanobis distance of structures' packing ``[n, 3]`` from the mean, [n]."""
-        away: Floats = np.linalg.norm((packing - self.mean) @ self.whitening, axis=1)
+        Structures with more atoms have means that vary less. An eighth of the covariance of single
+        atoms is added, so that small cells do not seem strange after training on large ones.
+
+        Parameters
+        ----------
+        usual
+            Mean packing by atomic number.
+        of_structures, of_atoms
+            Number, sum and sum of products of the differences ``[13]``, of means over structures
+            and of atoms.
+        """
+        covariances = []
+        for sums in (of_atoms, of_structures):
+            mean = sums[1:4] / sums[0]
+            covariances.append(sums[4:].reshape(3, 3) / sums[0] - np.outer(mean, mean))
+        variances, directions = np.linalg.eigh(covariances[1] + covariances[0] / 8)
+        # Differences of 0.3 % matter to no network.
+        return cls(usual, mean, directions / np.sqrt(np.maximum(variances, 1e-5)))
+
+    def distances(self, one: Environments) -> Floats:
+        """Compute the Mahalanobis distance of each structure's packing from the mean, [n]."""
+        _, means = differences(one, self.usual)
+        away: Floats = np.linalg.norm((means - self.mean) @ self.whitening, axis=1)
         return away
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON."""
-        return {"mean": self.mean.tolist(), "whitening": self.whitening.tolist()}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Packing:
-        """Return the object from the values that :meth:`to_dict` returned."""
-        mean = np.array(values["mean"], dtype=float).reshape(3)
-        return cls(mean, np.array(values["whitening"], dtype=float).reshape(3, -1))
+def differences(one: Environments, usual: Floats) -> tuple[Floats, Floats]:
+    """Return relative differences of the packing from the ``usual`` ``[119, 3]`` of the elements.
+
+    The first result is that of each atom ``[n_atoms, 3]``, the second the mean over the atoms of
+    each structure ``[n, 3]``.
+    """
+    of_atoms = one.packing / usual[one.numbers] - 1
+    sums = [np.bincount(one.graph, column, len(one.n_atoms)) for column in of_atoms.T]
+    return of_atoms, np.stack(sums, axis=1) / one.n_atoms[:, None]
+
+
+def _sums(values: Floats) -> Floats:
+    """Return number, sum and sum of products of ``values`` ``[n, 3]``, ``[13]``."""
+    products = values.T @ values
+    return np.concatenate([[len(values)], values.sum(axis=0), products.ravel()])
 
 
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:

@@ -20,7 +20,7 @@ from hydragnn_flow.ensemble.committee import load_member, member_files
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.evaluation.bootstrap import compare_models
 from hydragnn_flow.ensemble.evaluation.measures import measure_targets
-from hydragnn_flow.ensemble.predictions.labels import data_sets_said, labels_of, numbers_of
+from hydragnn_flow.ensemble.predictions.labels import data_sets_said, labels_of
 from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_graphs
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, joined
 from hydragnn_flow.ensemble.selection import Judged
@@ -39,12 +39,7 @@ from hydragnn_flow.ensemble.uncertainty.calibration import (
     folds,
     plain_calibrations,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import (
-    Distribution,
-    Floats,
-    Structures,
-    measured_coverage,
-)
+from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
 from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
@@ -294,37 +289,32 @@ def finish_ensemble(
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
-    applicability = Applicability.of(store["trainset"], store.manifest)
-    structures = Structures(
-        split.n_atoms,
-        numbers_of([split], store.manifest),
-        data_sets_said([split], store.manifest),
-        np.concatenate([applicability.compare(batch)[1] for batch in split_batches(split)]),
+    ensemble = Ensemble(
+        models,
+        weights,
+        {},
+        store.manifest,
+        coverage,
+        aggregation=combined.aggregation,
+        applicability=Applicability.of(store["trainset"], store.manifest),
+        numbers=tuple(member.member for member in members),
     )
-    deviations = deviations_of(known, weights, store.manifest, structures)
-    applicability = applicability.with_deviations(deviations)
+    facts = predict_graphs(ensemble, store, [split], {}, known).facts
+    deviations = deviations_of(known, weights, store.manifest, facts)
+    applicability = ensemble.applicability.with_deviations(deviations)
     applicability.save(folder / APPLICABILITY)
     calibrated_on = CalibrationData(
         known,
         labels,
         combined.fold_weights,
         fold,
-        structures,
+        facts,
         store.manifest,
         coverage,
         combined.aggregation == "median",
     )
     calibrations = calibrated_on.calibrations()
-    ensemble = Ensemble(
-        models,
-        weights,
-        calibrations,
-        store.manifest,
-        coverage,
-        aggregation=combined.aggregation,
-        applicability=applicability,
-        numbers=tuple(member.member for member in members),
-    )
+    ensemble = replace(ensemble, calibrations=calibrations, applicability=applicability)
 
     test = store["testset"]
     best = _best_single(members, combined.members)
@@ -334,7 +324,7 @@ def finish_ensemble(
     tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
     tables = joined([lay_out(ensemble, tested, with_members=True).tables])
     tables.save(folder_out / "test")
-    distributions = ensemble.distributions(predictions, tested.properties)
+    distributions = ensemble.distributions(predictions, tested.facts)
     references = tested.labels
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from calibration_cases import calibrated, plain
+from calibration_cases import calibrated, ones, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
@@ -22,7 +22,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     measured_coverage,
 )
 
-EQUAL, ONE = np.full(5, 0.2), np.ones((1, 1))
+EQUAL = np.full(5, 0.2)
 
 
 def predicted(members, calibration, coverage=0.9):
@@ -75,7 +75,13 @@ def test_forces_are_held_in_every_quarter_of_their_norm():
         there = structure < 60
         mean, spread = combine(members[:, there], EQUAL)
         found = calibrate(
-            truth[there], mean, spread, ONE, structure[there], folds(60)[structure[there]], 0.9
+            truth[there],
+            mean,
+            spread,
+            ones(mean),
+            structure[there],
+            folds(60)[structure[there]],
+            0.9,
         )
         assert found is not None and len(found.norms) == 3
         truth = truth[~there]
@@ -99,7 +105,7 @@ def test_forces_are_held_in_every_quarter_of_their_norm():
 
 
 def predicted_std(calibration, spread):
-    return np.asarray(np.hypot(*calibration.parts(spread, np.ones((1, 1)), Rows())))
+    return np.asarray(np.hypot(*calibration.parts(spread, ones(spread), Rows())))
 
 
 def fitted(error, spread):
@@ -199,7 +205,14 @@ def test_values_of_atoms_are_held_by_element():
     wide = np.where(numbers == 26, 1.0, 0.1)[:, None]
     residuals, spread = wide * rng.normal(size=(320, 1)), np.ones((320, 1))
     found = calibrate(
-        residuals, 0 * spread, spread, ONE, structure, folds(40)[structure], 0.9, numbers=numbers
+        residuals,
+        0 * spread,
+        spread,
+        ones(spread),
+        structure,
+        folds(40)[structure],
+        0.9,
+        numbers=numbers,
     )
     assert found is not None and found.elements == (8, 26)
     mean = np.zeros((4, 1))
@@ -226,7 +239,7 @@ def test_what_is_not_known_is_left_out():
     spread, numbers = rng.lognormal(size=(40, 1)), np.arange(40)
 
     def found(reference):
-        return calibrate(reference, 0 * spread, spread, ONE, numbers, folds(40), 0.9)
+        return calibrate(reference, 0 * spread, spread, ones(spread), numbers, folds(40), 0.9)
 
     calibration = found(np.where(numbers[:, None] % 2, rng.normal(size=(40, 1)), np.nan))
     assert calibration.structures == calibration.least_structures() == 20
@@ -239,7 +252,7 @@ def test_structures_are_counted_whatever_group_their_atoms_are_in():
     mean = rng.normal(size=(60, 3)) * np.repeat([0.1, 10.0], 30)[:, None]
     error, spread = rng.normal(size=(60, 3)), rng.lognormal(size=(60, 3))
     numbers = np.arange(60)
-    calibration = calibrate(mean + error, mean, spread, ONE, numbers, folds(60), 0.8)
+    calibration = calibrate(mean + error, mean, spread, ones(mean), numbers, folds(60), 0.8)
     assert calibration is not None and calibration.norms
     assert calibration.structures == 60 > calibration.least_structures()
 

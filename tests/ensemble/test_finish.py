@@ -36,7 +36,7 @@ def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkey
 
     monkeypatch.setattr(module, "split_batches", counted)
     untrained_ensemble(tmp_path / "made here", alloy_store, members=2)
-    assert read == {"valset": 3, "testset": 2}, "and once for the extrapolation of its structures"
+    assert read == {"valset": 2, "testset": 2}
 
     run = untrained_ensemble(tmp_path / "kept", alloy_store, members=2)
     ensemble = Ensemble.load(run)
@@ -49,7 +49,7 @@ def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkey
             save_checkpoint(file, state | {KEY: found})
     read.clear()
     untrained_ensemble(run, alloy_store, members=2)
-    assert read == {"valset": 1}
+    assert not read
     tables = [tmp_path / name / "predictions" / "test.parquet" for name in ("made here", "kept")]
     pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
 

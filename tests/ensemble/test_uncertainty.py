@@ -10,13 +10,13 @@ from calibration_cases import calibrated, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.ensemble.uncertainty.deviation import Scores, needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import (
     Rows,
+    Sizes,
     combine,
     distribution,
     measured_coverage,
-    size_of,
 )
 
 
@@ -62,15 +62,36 @@ def test_scale_and_floor_are_found_per_atom():
 def test_extrapolation_adds_to_the_error_that_all_members_share():
     atoms, beyond = np.array([[2.0], [4.0]]), np.array([[0.0], [3.0]])
     rows, noise = Rows(atoms, extrapolation=beyond), np.array([[1.0], [6.0]])
-    np.testing.assert_allclose(size_of(False, rows, None), [[1.0], [np.sqrt(10)]])
-    np.testing.assert_allclose(size_of(True, rows, None), [[2.0], [4 * np.sqrt(10)]])
+
+    def total(per_atom, noise, usual):
+        return Sizes.of(per_atom, rows, noise, (2, 1)).total(usual)
+
+    np.testing.assert_allclose(total(False, None, 1.0), [[1.0], [np.sqrt(10)]])
+    np.testing.assert_allclose(total(True, None, 1.0), [[2.0], [4 * np.sqrt(10)]])
     # Beyond the training data the noise is only guessed, so the usual noise grows in its place.
-    np.testing.assert_allclose(size_of(True, rows, noise, 0.5), [[1.0], [np.hypot(6, 6)]])
-    found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, noise=0.5)
-    members = np.zeros((2, 2, 1))
-    d = distribution(members, equal(2), found, rows, np.stack([noise] * 2), coverage=0.9)
+    np.testing.assert_allclose(total(True, noise, 0.5), [[1.0], [np.hypot(6, 6)]])
+    one = Deviation(1.0, 2.0, noise=0.5)
+    found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, deviations=(one,))
+    d = distribution(
+        np.zeros((2, 2, 1)), equal(2), found, rows, np.stack([noise] * 2), coverage=0.9
+    )
     np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 6)]]))
-    np.testing.assert_allclose(d.aleatoric_std, 2 * noise)
+    np.testing.assert_array_equal(d.aleatoric_std, 2 * noise)
+
+
+def test_each_component_extrapolates_its_own_noise():
+    """An outlier among the noises, or another component's, does not set the usual one."""
+    rng = np.random.default_rng(0)
+    noise = rng.uniform(0.5, 1.5, size=(60, 2)) * [1e-3, 10.0]
+    noise[7] = 1e6
+    found = calibrated(noise * rng.normal(size=(60, 2)), 1e-9 * noise, noise=noise)
+    assert [d.noise for d in found.deviations] == pytest.approx([1e-3, 10.0], rel=0.2)
+    assert all(d.noise == 1 for d in calibrated(noise, noise).deviations), "without noise"
+    rows = Rows(extrapolation=np.full((1, 1), 3.0))
+    given = np.broadcast_to([1e-3, 10.0], (2, 1, 2))
+    std = distribution(np.zeros((2, 1, 2)), equal(2), found, rows, given, coverage=0.9).std
+    floors = np.array([d.floor for d in found.deviations])
+    np.testing.assert_allclose(std[0], floors * [1e-3, 10.0] * np.sqrt(10), rtol=0.2)
 
 
 @settings(max_examples=8, deadline=None)

@@ -79,9 +79,9 @@ def evaluate(
     """
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
-        ensemble.distributions(found.members, found.properties),
+        ensemble.distributions(found.members, found.facts),
         found.labels,
-        found.properties.n_atoms,
+        found.facts.n_atoms,
         are_noted(found.remarks),
         ensemble.manifest,
         ensemble.coverage,
@@ -183,8 +183,8 @@ def _in_records(
 
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
-    n_atoms = data.properties.n_atoms
-    predicted = ensemble.distributions(data.members, data.properties)
+    n_atoms = data.facts.n_atoms
+    predicted = ensemble.distributions(data.members, data.facts)
     for name, reference in data.labels.items():
         unit = ensemble.manifest.targets[name].unit or "the unit"
         found = predicted[name]
@@ -287,13 +287,13 @@ def recalibrate(
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
     predicted = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
-    fold = folds(len(predicted.properties.n_atoms))
+    fold = folds(len(predicted.facts.n_atoms))
     calibrated_on = CalibrationData(
         predicted.members,
         predicted.labels,
         np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
         fold,
-        predicted.properties,
+        predicted.facts,
         ensemble.manifest,
         ensemble.coverage,
         ensemble.aggregation == "median",

@@ -50,7 +50,7 @@ from hydragnn_flow.ensemble.predictions.table import (
     build_tables,
     with_predictions,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import Floats, Structures
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats, StructureFacts
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.geometry import STRESS
@@ -69,7 +69,7 @@ class Predicted:
 
     origins: Mapping[str, Column]
     """First columns of the structures' tables, by name: the origin of each structure."""
-    properties: Structures
+    facts: StructureFacts
     """Properties of the structures; their data sets are those at whose levels of theory they are
     predicted."""
     members: dict[str, Floats]
@@ -193,16 +193,16 @@ def predict_graphs(
     batches = ensemble.branches.given_to(read(), store)
     members, notes, extrapolation = _outputs(ensemble, batches, known)
     n_atoms = np.concatenate([one.n_atoms for one in splits])
-    properties = Structures(
+    facts = StructureFacts(
         n_atoms,
         np.concatenate(numbers) if of_atoms else None,
         ensemble.branches.data_sets_of(store, splits),
         extrapolation,
     )
-    remarks, disagreement = ensemble.remarks(notes, members, properties)
+    remarks, disagreement = ensemble.remarks(notes, members, facts)
     return Predicted(
         origins,
-        properties,
+        facts,
         members,
         {
             name: in_components(np.concatenate(found), name, members[name].shape[2])
@@ -256,13 +256,13 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
     left = iter(notes)
     found_notes = [next(left) if predicted else "" for predicted in is_predicted]
     data_set = ensemble.data_set
-    properties = Structures(
+    facts = StructureFacts(
         n_atoms,
         np.concatenate([atoms.numbers for atoms in structures]),
         None if data_set is None else np.full(len(records), data_set, dtype=object),
         extrapolation,
     )
-    remarks, disagreement = ensemble.remarks(found_notes, members, properties)
+    remarks, disagreement = ensemble.remarks(found_notes, members, facts)
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:
         target, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
@@ -273,7 +273,7 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         doubts = joined_notes(doubts, wrong)
     return Predicted(
         origins(records, first),
-        properties,
+        facts,
         members,
         labels,
         refusals,
@@ -300,8 +300,8 @@ def lay_out(
     with_structures
         True to add structures that carry their predictions, beside the tables.
     """
-    n_atoms, data_sets = some.properties.n_atoms, some.properties.data_sets
-    distributions = ensemble.distributions(some.members, some.properties)
+    n_atoms, data_sets = some.facts.n_atoms, some.facts.data_sets
+    distributions = ensemble.distributions(some.members, some.facts)
     by_number = ensemble.by_number(some.members) if with_members else {}
     targets = {
         name: TargetValues(

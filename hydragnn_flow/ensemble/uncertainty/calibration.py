@@ -24,11 +24,11 @@ from hydragnn_flow.ensemble.uncertainty.deviation import (
 from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Floats,
-    Structures,
+    Sizes,
+    StructureFacts,
     combine,
     combine_noise,
     group_of,
-    size_of,
 )
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import json_text, write_json
@@ -48,7 +48,7 @@ class CalibrationData:
     """Weights of the members, ``[n_folds, n_members]``; a row is fitted without its fold."""
     fold: NDArray[np.int64]
     """Index of the cross-validation fold of each structure, ``[n]``."""
-    structures: Structures
+    structures: StructureFacts
     """Properties of the structures."""
     manifest: Manifest
     """Manifest that gives the level of each target, and whether it is a sum over atoms."""
@@ -96,15 +96,12 @@ class CalibrationData:
             mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
-        per_atom, usual = self.manifest.is_extensive(name), 1.0
-        if together is not None:
-            of_one = together / rows.atoms if per_atom and rows.atoms is not None else together
-            usual = float(np.sqrt(np.nanmean(np.square(of_one))))
+        per_atom = self.manifest.is_extensive(name)
         found = calibrate(
             reference,
             mean,
             spread,
-            size_of(per_atom, rows, together, usual),
+            Sizes.of(per_atom, rows, together, mean.shape),
             structure,
             fold,
             self.coverage,
@@ -112,14 +109,14 @@ class CalibrationData:
         )
         if found is None:
             return None
-        return replace(found, per_atom=per_atom, by_noise=noise is not None, noise=usual)
+        return replace(found, per_atom=per_atom, by_noise=noise is not None)
 
 
 def calibrate(
     reference: Floats,
     mean: Floats,
     spread: Floats,
-    size: Floats,
+    sizes: Sizes,
     structure: NDArray[np.int64],
     fold: NDArray[np.int64],
     coverage: float,
@@ -137,9 +134,8 @@ def calibrate(
     mean, spread
         Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
         fitted without the fold of the value.
-    size
-        Quantity with which the errors shared by all members grow, from :func:`size_of`; its shape
-        can be broadcast to ``[n, d]``.
+    sizes
+        Sizes of the rows.
     structure, fold
         Index of the structure that each row belongs to, and index of its fold, ``[n]`` each.
     coverage
@@ -147,11 +143,11 @@ def calibrate(
     numbers
         Atomic number of each row ``[n]`` of a node target; None otherwise.
     """
-    size = np.broadcast_to(size, mean.shape)
-    known = (np.isfinite(mean + spread) & np.isfinite(reference) & (size > 0)).all(axis=1)
+    known = (np.isfinite(mean + spread + sizes.near) & np.isfinite(reference)).all(axis=1)
+    known &= (sizes.near > 0).all(axis=1)
     if not known.any():
         return None
-    reference, mean, spread, size = (a[known] for a in (reference, mean, spread, size))
+    reference, mean, spread, sizes = reference[known], mean[known], spread[known], sizes.at(known)
     structure, fold = structure[known], fold[known]
     # Errors depend on a vector's norm and on the element, so groups have their own quantiles if
     # they have twice the structures that these need.
@@ -170,10 +166,11 @@ def calibrate(
     # Components of a vector share a calibration.
     for columns in [[0, 1, 2]] if mean.shape[1] == 3 else [[c] for c in range(mean.shape[1])]:
         error = np.maximum(np.abs(reference - mean)[:, columns], resolution)
-        deviation, found = _cross_fitted(
-            error, spread[:, columns], size[:, columns], structure, fold
-        )
-        deviations.append(deviation)
+        of_columns = sizes.at((slice(None), columns))
+        noise = float(np.median(of_columns.near / of_columns.unit))
+        size = of_columns.total(noise)
+        deviation, found = _cross_fitted(error, spread[:, columns], size, structure, fold)
+        deviations.append(replace(deviation, noise=noise))
         rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
         if len(np.unique(structure[rows[-1]])) < enough:  # too few structures have rare elements
             rows[-1] = np.ones(len(group), bool)

@@ -22,14 +22,15 @@ class Deviation:
     """Conversion of a spread between members to a standard deviation.
 
     The variance is ``(scale * spread)² + (floor * size)²``. The first term is the members'
-    disagreement, the second the error that all members share. The size is one, the number of atoms,
-    or the noise that the members' heads predict.
+    disagreement, the second the error that all members share. The size is that of :class:`.Sizes`.
     """
 
     scale: float
     """Factor by which the spread between members is multiplied."""
     floor: float
     """Error that all members share, in the data's units divided by ``size``."""
+    noise: float = 1.0
+    """Usual size of a row that does not extrapolate, divided by its unit: see :class:`.Sizes`."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
         """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.

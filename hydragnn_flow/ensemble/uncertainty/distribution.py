@@ -32,7 +32,7 @@ class Rows(NamedTuple):
     it is unknown."""
 
 
-class Structures(NamedTuple):
+class StructureFacts(NamedTuple):
     """Properties of n structures, on which calibration depends."""
 
     n_atoms: NDArray[np.int64]
@@ -55,6 +55,42 @@ class Structures(NamedTuple):
             None if data_sets is None else target.rows_of(data_sets, n_atoms),
             None if beyond is None else target.rows_of(beyond, n_atoms)[:, None],
         )
+
+
+class Sizes(NamedTuple):
+    """Sizes of rows, to which the error common to all members is proportional."""
+
+    near: Floats
+    """Size of each row within the training data, ``[n, d]``: the noise that members predict. If
+    they predict none it is ``unit``."""
+    unit: Floats
+    """Number of atoms of each row if the target is a sum over atoms, otherwise 1, ``[n, d]``."""
+    extrapolation: Floats
+    """Extrapolation of each row's structure, ``[n, d]``."""
+
+    @classmethod
+    def of(cls, per_atom: bool, rows: Rows, noise: Floats | None, shape: tuple[int, ...]) -> Sizes:
+        """Return the sizes of rows, all broadcast to ``shape``, which is ``(n, d)``.
+
+        ``noise`` is the predicted noise ``[n, d]``, or None. ``per_atom`` is true for a target that
+        is a sum over atoms.
+        """
+        unit = rows.atoms if per_atom and rows.atoms is not None else np.ones((1, 1))
+        beyond = np.zeros((1, 1)) if rows.extrapolation is None else rows.extrapolation
+        near = unit if noise is None else noise
+        return cls(*(np.broadcast_to(values, shape) for values in (near, unit, beyond)))
+
+    def at(self, place: Any) -> Sizes:
+        """Return the sizes of the rows and columns that ``place`` selects."""
+        return Sizes(*(values[place] for values in self))
+
+    def total(self, noise: float) -> Floats:
+        """Return the sizes with extrapolation, ``[n, d]``.
+
+        Where structures extrapolate, the members' noise is a guess. So the extrapolation enlarges
+        ``noise``, the usual one of a unit, and the squares of both are added.
+        """
+        return np.asarray(np.hypot(self.near, noise * self.unit * self.extrapolation))
 
 
 @dataclass(frozen=True)
@@ -84,9 +120,6 @@ class Calibration:
     by_noise: bool = False
     """True if the error that all members share grows with the noise that the members predict.
     Predictions then need that noise; if false, the noise is ignored."""
-    noise: float = 1.0
-    """Root of the mean square of the predicted noise, divided by the number of atoms if
-    ``per_atom`` is true; 1 if ``by_noise`` is false."""
     by_data_set: dict[str, Calibration] = field(default_factory=dict)
     """Calibrations of single data sets, by name; each is used for the rows of its data set."""
 
@@ -134,7 +167,7 @@ class Calibration:
             found[there] = table.T[group_of(mean[there], numbers, one.norms, one.elements)]
         return found
 
-    def parts(self, spread: Floats, size: Floats, rows: Rows) -> tuple[Floats, Floats]:
+    def parts(self, spread: Floats, sizes: Sizes, rows: Rows) -> tuple[Floats, Floats]:
         """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
 
         The first is the members' disagreement, the second the error that all members share. The
@@ -144,13 +177,11 @@ class Calibration:
         ----------
         spread
             Standard deviation between members, ``[n, d]``.
-        size
-            Quantity with which the shared error grows, from :func:`size_of`; its shape can be
-            broadcast to ``[n, d]``.
+        sizes
+            Sizes of the n rows.
         rows
             Data sets of the n rows.
         """
-        size = np.broadcast_to(size, spread.shape)
         disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
         every = range(spread.shape[1])
         for there, one in self._of_rows(len(spread), rows.data_sets):
@@ -158,7 +189,8 @@ class Calibration:
             columns_of = [[*every]] if len(one.deviations) == 1 else alone
             for columns, deviation in zip(columns_of, one.deviations, strict=True):
                 place = np.ix_(there, columns)
-                disagreement[place], shared[place] = deviation.parts(spread[place], size[place])
+                size = sizes.at(place).total(deviation.noise)
+                disagreement[place], shared[place] = deviation.parts(spread[place], size)
         return disagreement, shared
 
     def _of_rows(
@@ -278,7 +310,7 @@ def distribution(
     calibration
         Calibration of the target.
     rows
-        Numbers of atoms, elements and data sets of the n rows.
+        Properties of the n rows.
     noise
         Standard deviation of the noise that each member predicts, ``[n_members, n, d]``; None if a
         member predicts none. It is ignored if the calibration was made without noise.
@@ -301,11 +333,12 @@ def distribution(
         )
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
-    size = size_of(calibration.per_atom, rows, together, calibration.noise)
-    epistemic, shared = calibration.parts(spread, size, rows)
+    sizes = Sizes.of(calibration.per_atom, rows, together, mean.shape)
+    epistemic, shared = calibration.parts(spread, sizes, rows)
     std = np.asarray(np.hypot(epistemic, shared))
     half = calibration.quantiles(mean, coverage, rows) * std
-    aleatoric = None if together is None else shared * together / size
+    near = sizes._replace(extrapolation=0 * sizes.extrapolation)
+    aleatoric = None if noise is None else calibration.parts(spread, near, rows)[1]
     return Distribution(
         mean, spread, epistemic, std, mean - half, mean + half, calibration, rows, aleatoric
     )
@@ -329,21 +362,6 @@ def group_of(
         return np.full(len(mean), len(elements))
     place = np.minimum(np.searchsorted(elements, numbers), len(elements) - 1)
     return np.asarray(np.where(np.asarray(elements)[place] == numbers, place, len(elements)))
-
-
-def size_of(per_atom: bool, rows: Rows, noise: Floats | None, usual: float = 1.0) -> Floats:
-    """Return the size of each row, to which the error common to all members is proportional.
-
-    It is the predicted ``noise`` ``[n, d]`` if there is one. Otherwise it is the number of atoms
-    ``[n, 1]`` if the target is a sum over atoms (``per_atom``), and one, ``[1, 1]``, if not. Where
-    structures extrapolate, the square of the extrapolation times ``usual``, times the number of
-    atoms if ``per_atom`` is true, is added to its square. ``usual`` is :attr:`Calibration.noise`.
-    """
-    one = rows.atoms if per_atom and rows.atoms is not None else np.ones((1, 1))
-    size = one if noise is None else noise
-    if rows.extrapolation is None:
-        return size
-    return np.asarray(np.hypot(size, usual * one * rows.extrapolation))
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
