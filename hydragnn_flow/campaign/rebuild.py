@@ -168,7 +168,10 @@ def _at(network: Any, path: str) -> Any:
 
 
 def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -> None:
-    """Report the results to the study in ``journal``, and repeat the decisions that they show."""
+    """Report the results to the study in ``journal``, and promote and stop trials as before.
+
+    A trial with a segment of a later rung was promoted.
+    """
     reached: dict[int, int] = {}
     for result in results:
         reached[result.number] = max(result.rung, reached.get(result.number, 0))

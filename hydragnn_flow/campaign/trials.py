@@ -277,9 +277,10 @@ class TrialPhase:
         return True
 
     def _promote(self, closing: bool) -> bool:
-        """Prepare the next segment of a trial that waits at a rung; return False if none may.
+        """Promote a trial that waits at a rung, and queue its next segment.
 
-        ``closing`` is True if nothing runs and no further trial will be requested.
+        The result is False if no waiting trial is good enough yet. ``closing`` is true if nothing
+        runs and no further trial will be requested, so that waiting brings no more results.
         """
         promoted = self.search.promote(closing)
         if promoted is None:

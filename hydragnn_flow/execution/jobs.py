@@ -334,7 +334,7 @@ class Jobs(Generic[_Task]):
         return self._fleet
 
     def request_workers(self, more: int) -> None:
-        """Request from the site workers for all busy GCDs and for ``more`` further GCDs.
+        """Ask the site for workers for all busy GCDs and for ``more`` further GCDs.
 
         Raises
         ------

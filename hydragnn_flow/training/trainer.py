@@ -267,9 +267,9 @@ class Trainer:
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
         """Yield the list of this rank's micro-batches of each step: at most `accumulation_steps`.
 
-        If the current epoch was begun with n times as many batches per step as this segment has,
-        the limit is n times larger. With sharded weights every rank has equally many micro-batches;
-        an empty one is None. Close the generator if you leave it early.
+        If the epoch was begun on n times as many GCDs as this segment has, its steps keep their
+        graphs, and the limit is n times larger. With sharded weights every rank has equally many
+        micro-batches; an empty one is None. Close the generator if you leave it early.
         """
         all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps

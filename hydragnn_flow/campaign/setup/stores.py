@@ -93,7 +93,8 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
 
     By default it is the number of all validation graphs. With a `search.budget` in steps or samples
     it is the number of graphs that an epoch trains on, at least 1,000; with a budget in seconds it
-    is 10,000. It is 1 if no objective is an error, and never more than the split has.
+    is 10,000. It is 1 if no objective is a prediction error, and never more than the split
+    has.
 
     Parameters
     ----------

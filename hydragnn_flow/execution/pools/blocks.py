@@ -215,7 +215,7 @@ class Blocks:
         return task
 
     def _collect_back(self) -> None:
-        """Register returned tasks and lost worker pools, which other threads have reported."""
+        """Count off the ended tasks and lost worker pools that other threads have reported."""
         while self._back:
             self._given[self._back.popleft()] -= 1
         if self._gone:

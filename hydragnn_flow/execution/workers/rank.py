@@ -187,7 +187,7 @@ class RankRun:
         ]
 
     def stop(self) -> None:
-        """Stop a segment at a checkpoint and end its process; end a function's call at once."""
+        """Stop this rank's job and end its process: a segment at a checkpoint, others at once."""
         if isinstance(self.spec, Call):
             self.call_off("its node ended")
             return

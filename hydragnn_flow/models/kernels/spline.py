@@ -122,11 +122,11 @@ def longest_bag(device: torch.device) -> int | None:
 
 
 class KnotRows:
-    """Indices of coefficients that each edge reads: ``start``, int64 [n_edges], and the next three.
+    """The sum Σ_em values_e · weights_em · coefficients_[start_e + m] of a spline, differentiated.
 
-    ``intervals`` is the number of intervals of the spline. A call computes derivatives of
-    Σ_em values_e · weights_em coefficients_[start_e + m]. The methods are for autograd functions
-    and are not differentiable themselves.
+    Each edge e reads four coefficients, from ``start`` (int64 [n_edges]) on. A call returns the
+    derivative by values, coefficients or weights, for the backward passes of autograd functions; it
+    is not differentiable itself. ``intervals`` is the number of intervals of the spline.
     """
 
     def __init__(self, start: Tensor, intervals: int) -> None:

@@ -124,9 +124,9 @@ class EGNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
-        """Return the edges with an evaluator of networks on lengths and attributes.
+        """Return the edges, and a function that applies a network to each edge's features.
 
-        The evaluator's results fade to zero at the cutoff.
+        The features are length and attributes. The function's results fade to zero at the cutoff.
         """
         envelope = geometry.envelope
         functions = self.reader(geometry, envelope)

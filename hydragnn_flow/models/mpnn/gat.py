@@ -20,7 +20,11 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Evaluator of networks on edge features (None for no features), and sums over neighbours."""
+    """Two functions of the edges that GAT's layers call.
+
+    The first applies a network to the features of each edge; it is None if edges have none. The
+    second adds values of edges up over each atom's neighbours.
+    """
 
     functions: EdgeFunctions | None
     neighbours: NeighbourSums
