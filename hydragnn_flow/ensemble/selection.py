@@ -423,10 +423,10 @@ def _residuals(
 
 
 def _some(shares: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return indices of residuals, at most `_MOST_RESIDUALS`, and the shares of these residuals.
+    """Select residuals, at most `_MOST_RESIDUALS`; return their indices and their new ``shares``.
 
-    Residuals of equal share are taken as those of one target. The indices are spread evenly over
-    each target, whose total share stays the same.
+    A share is the weight of a residual in the criterion. Residuals of equal share are taken as
+    those of one target: some are selected evenly, and the target's total share stays the same.
     """
     targets = np.unique(shares)
     places, sizes = [], []

@@ -58,7 +58,7 @@ class Truth(Protocol):
     """Source of the true costs of segments, which a simulation follows."""
 
     def cost(self, rank: Rank) -> Cost:
-        """Return the cost of the segment that a rank belongs to."""
+        """Return time and memory of the segment that a process, ``rank``, takes part in."""
         ...
 
 
@@ -93,7 +93,7 @@ class DrawnTruth:
         self._types: dict[str, float] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Return the cost of the segment that a rank belongs to."""
+        """Return time and memory of the segment that a process, ``rank``, takes part in."""
         work, steps, slower, larger = self._of_trial(rank.segment)
         gcd, width = self._site.node.gcd, rank.world
         micro_batches = rank.segment.network.Training.accumulation_steps
@@ -172,7 +172,7 @@ class EstimatedTruth:
         self._known: dict[tuple[int, int, int, int], Cost] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Return the cost of the segment that a rank belongs to."""
+        """Return time and memory of the segment that a process, ``rank``, takes part in."""
         spec, width = rank.segment, rank.world
         key = spec.seed, spec.network.Training.accumulation_steps, spec.epochs.batches, width
         if key not in self._known:
@@ -353,7 +353,7 @@ class RecordedTruth:
     """Memory of a process that the recorded peaks do not include [GiB]."""
 
     def cost(self, rank: Rank) -> Cost:
-        """Return the cost of the segment that a rank belongs to."""
+        """Return time and memory of the segment that a process, ``rank``, takes part in."""
         known = [result for result in self.run.segments(rank.segment) if result.seconds > 0]
         mine = [result for result in known if result.rung == rank.segment.rung]
         # Ends that are caused by the network itself, and recur.

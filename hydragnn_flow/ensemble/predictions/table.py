@@ -92,7 +92,7 @@ class Predictions:
 
 
 class Chunk(NamedTuple):
-    """Tables of some structures that were predicted together."""
+    """Predictions of at most a thousand structures, as tables and perhaps as structures."""
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
