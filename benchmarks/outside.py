@@ -40,7 +40,7 @@ def main(
     """Train the ensembles and print the table; the exit status is 0 whatever it says."""
     run = Run("outside", ["ase", "torch", "torch-geometric"], quick=quick)
     rows, details = [], []
-    folder = scratch.resolve() / ("outside-quick" if quick else "outside")
+    folder = (scratch / ("outside-quick" if quick else "outside")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for name in only or SETS:
         found = []
