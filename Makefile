@@ -83,6 +83,7 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/floors.py
 	$(BIN)/python benchmarks/page.py
+	$(BIN)/python docs/error_bars.py
 
 reference: $(VENV)/installed
 	$(BIN)/python -m pdoc --docformat numpy --output-directory docs/reference $(PUBLIC)
