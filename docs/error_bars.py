@@ -32,7 +32,7 @@ def main() -> None:
                 [middle - low, high - middle],
                 fmt="o",
                 color=colour,
-                label=f"{label}, median and 80 % of structures",
+                label=label,
                 markersize=3.5,
                 linewidth=1,
             )
@@ -41,7 +41,7 @@ def main() -> None:
         axes.set_title(name, loc="left", fontsize=9)
         axes.set_ylabel("energy [eV/atom]")
         tidy(axes)
-    figure.axes[1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.axes[0].legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(HERE / "images" / "outside.png", dpi=120)
 
 

@@ -218,9 +218,9 @@ class Applicability:
             Note on each structure, empty if it is like the training data: quantity, value, unit and
             the end of the range in the training data.
         extrapolation
-            Extrapolation of each structure ``[n]``: the square of its :meth:`.Packing.distances`
-            minus one, in units of the largest distance of 98 % of the training structures with a
-            margin. It is zero for nearer structures, and at most a thousand.
+            Extrapolation of each structure ``[n]``: the square of its :meth:`.Packing.distances`,
+            in units of the largest distance of 98 % of the training structures with a margin (at
+            least 3.14), minus one. It is zero for nearer structures, and at most a thousand.
         """
         extrapolation = np.zeros(batch.num_graphs)
         if self.elements is None or self.usual is None:

@@ -2,7 +2,7 @@
 
 Each quantity is compared with the mean for its elements in the training data, so that one range
 serves copper and gold. Means of rare elements and pairs are shrunk towards values from covalent
-radii.
+radii, and packing towards the mean of all elements.
 """
 
 from __future__ import annotations
@@ -149,17 +149,15 @@ class Usual:
         usual = packings + _FEW * packings.sum(axis=0) / max(atoms.sum(), 1.0)
         usual /= (atoms + _FEW)[:, None]
         usual[usual == 0] = 1.0  # no structure has neighbours
-        of_structures, of_atoms = np.zeros(13), np.zeros(13)
+        differing = np.zeros((2, 13))
 
         def shells() -> Iterator[tuple[Integers, Floats]]:
-            nonlocal of_structures, of_atoms
             for one in batches():
-                each, means = differences(one, usual)
-                of_structures, of_atoms = of_structures + _sums(means), of_atoms + _sums(each)
+                differing[:] += [_sums(of) for of in differences(one, usual)]
                 yield one.numbers, _shells(one, closeness)
 
         surroundings = Surroundings.found(shells())
-        packing = Packing.found(usual, of_structures, of_atoms)
+        packing = Packing.found(usual, *differing)
         return cls(closeness, _volumes(squares, products), surroundings, packing)
 
     def closer(self, one: Environments) -> Floats:
@@ -191,7 +189,10 @@ class Usual:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON; elements and pairs that do not occur are left out."""
+        """Convert to plain values for JSON.
+
+        Elements and pairs that do not occur are left out of closeness and surroundings.
+        """
         usual = self.surroundings.usual
         pairs = np.flatnonzero(self.closeness != self.closeness[0]).tolist()
         elements = np.flatnonzero((usual != usual[0]).any(axis=1)).tolist()
@@ -227,10 +228,11 @@ class Usual:
             usual[int(z)] = of
         whitening = np.array(around["whitening"], dtype=float).reshape(_SHELLS, -1)
         volume = np.array(values["volume"], dtype=float).reshape(_ELEMENTS)
-        found = values.get("packing")
         packing = None
-        if found is not None:
-            packing = Packing(**{name: np.array(of, dtype=float) for name, of in found.items()})
+        if (found := values.get("packing")) is not None:
+            shapes = {"usual": (_ELEMENTS, 3), "mean": (3,), "whitening": (3, 3)}
+            arrays = {k: np.array(found[k], dtype=float).reshape(s) for k, s in shapes.items()}
+            packing = Packing(**arrays)
         return cls(closeness, volume, Surroundings(usual, whitening), packing)
 
 
@@ -288,10 +290,12 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Packing:
-    """Usual packing of atoms for each element, and its covariance over training structures.
+    """Usual packing of atoms for each element, and its covariance in the training data.
 
     Energies outside the training data err more, the more the mean packing of a structure's atoms
     differs from the usual, whatever the networks. `benchmarks/outside.py` compares other measures.
+    Sums over neighbours cannot fall below zero, so compression counts more than expansion. Their
+    logarithms count both alike, and ranked errors less well.
     """
 
     usual: Floats
@@ -299,11 +303,11 @@ class Packing:
     mean: Floats
     """Mean over the training structures of the relative difference from the usual, ``[3]``."""
     whitening: Floats
-    """Matrix ``[3, 3]`` that maps differences from ``mean`` to uncorrelated values of variance
-    1."""
+    """Matrix ``[3, 3]`` that maps differences from ``mean`` to uncorrelated values, of variance at
+    most 1 over the training structures."""
 
     @classmethod
-    def found(cls, usual: Floats, of_structures: Floats, of_atoms: Floats) -> Packing:
+    def found(cls, usual: Floats, of_atoms: Floats, of_structures: Floats) -> Packing:
         """Compute mean and covariance of the relative differences from ``usual``.
 
         Structures with more atoms have means that vary less. An eighth of the covariance of single
@@ -313,9 +317,9 @@ class Packing:
         ----------
         usual
             Mean packing by atomic number.
-        of_structures, of_atoms
-            Number, sum and sum of products of the differences ``[13]``, of means over structures
-            and of atoms.
+        of_atoms, of_structures
+            Number, sum and sum of products of the differences ``[13]``, of atoms and of means over
+            structures.
         """
         covariances = []
         for sums in (of_atoms, of_structures):

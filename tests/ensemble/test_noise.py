@@ -121,6 +121,7 @@ def test_the_table_has_both_parts_of_the_deviation(run, alloy_store):
             assert (table[f"{t}_epistemic_std"] > 0).any()
             total = np.hypot(table[f"{t}_epistemic_std"], table[f"{t}_aleatoric_std"])
             assert (table[f"{t}_std"] >= total * (1 - 1e-12)).all(), "the rest is extrapolation"
+            assert np.isclose(table[f"{t}_std"], total).mean() > 0.5
             assert table[f"{t}_aleatoric_std"].std() > 0  # otherwise for each structure
             half = (table[f"{t}_hi"] - table[f"{t}_lo"]) / 2
             np.testing.assert_allclose(half / table[f"{t}_std"], (half / table[f"{t}_std"])[0])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.sources import BRANCH
-from hydragnn_flow.data import GraphSplit, GraphStore, Manifest, Target
+from hydragnn_flow.data import GraphStore, Manifest, Target
 from hydragnn_flow.data.reading.split import Split
 from hydragnn_flow.data.sources.arrays import shaped
 from hydragnn_flow.data.sources.structures import Found
@@ -29,13 +29,6 @@ def labels_of(split: Split, target: str, dim: int) -> Floats:
     A row belongs to a structure, or to an atom for a node target.
     """
     return in_components(split.target(target), target, dim)
-
-
-def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Return the atomic numbers of all nodes of splits; None if nodes are not atoms."""
-    if not has_elements(manifest):
-        return None
-    return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
 
 
 def has_elements(manifest: Manifest) -> bool:

@@ -30,7 +30,7 @@ class Deviation:
     floor: float
     """Error that all members share, in the data's units divided by ``size``."""
     noise: float = 1.0
-    """Usual size of a row that does not extrapolate, divided by its unit: see :class:`.Sizes`."""
+    """Median of the sizes without extrapolation, divided by their units: see :class:`.Sizes`."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
         """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.

@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
     """Sizes of rows, to which the error common to all members is proportional."""
 
     near: Floats
-    """Size of each row within the training data, ``[n, d]``: the noise that members predict. If
+    """Size of each row without extrapolation, ``[n, d]``: the noise that members predict. If
     they predict none it is ``unit``."""
     unit: Floats
     """Number of atoms of each row if the target is a sum over atoms, otherwise 1, ``[n, d]``."""
@@ -337,8 +337,10 @@ def distribution(
     epistemic, shared = calibration.parts(spread, sizes, rows)
     std = np.asarray(np.hypot(epistemic, shared))
     half = calibration.quantiles(mean, coverage, rows) * std
-    near = sizes._replace(extrapolation=0 * sizes.extrapolation)
-    aleatoric = None if noise is None else calibration.parts(spread, near, rows)[1]
+    aleatoric = None
+    if noise is not None:
+        near = sizes._replace(extrapolation=np.zeros_like(mean))
+        aleatoric = calibration.parts(spread, near, rows)[1]
     return Distribution(
         mean, spread, epistemic, std, mean - half, mean + half, calibration, rows, aleatoric
     )
