@@ -241,8 +241,8 @@ class Applicability:
 
         It is the deviation between members, which extrapolation enlarges, divided by that above
         which a structure is flagged: the end of the range in the calibration data, with its margin.
-        Of several targets, the largest counts. It is NaN where no target has both a prediction and
-        a range.
+        The largest over all targets counts. It is NaN where no target has both a prediction and a
+        range.
 
         Parameters
         ----------

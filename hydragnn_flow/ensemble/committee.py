@@ -74,8 +74,7 @@ class Committee:
     ) -> tuple[list[str], Floats]:
         """Return notes on structures, and the members' disagreement about each, ``[n_structures]``.
 
-        The notes are those given, extended where members disagree more than in calibration, with
-        extrapolation: on the structures that the error bars were fitted on. The disagreement is
+        The notes are those given, extended where the disagreement is above 1. The disagreement is
         that of :meth:`.Applicability.disagreement`.
 
         Parameters

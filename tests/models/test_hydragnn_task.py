@@ -155,7 +155,7 @@ def smaller_task(tmp_path_factory):
 
 def _errors(task, folder, section):
     """Mean square and mean absolute error of each target on the test split after training."""
-    spec = make_spec(folder, task, section["Training"]["num_epoch"], network=section)
+    spec = make_spec(folder, task, section["Training"]["num_epoch"], network=section, seed=0)
     result = run_segment(spec)
     assert result.status == "ok", result.reason
     best = load_checkpoint(folder / "checkpoint.pt")["best"]

@@ -7,7 +7,6 @@ member's predictions, with labels and remarks. Tables, evaluation and selection 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -370,7 +369,8 @@ def _outputs(
     if known is None:
         known = join_members(predict_together(ensemble.models, compared(), ensemble.device))
     else:
-        deque(compared(), maxlen=0)
+        for _ in compared():
+            pass
     return known, notes, np.concatenate([np.zeros(0), *extrapolation])
 
 

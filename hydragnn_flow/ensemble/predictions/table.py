@@ -92,7 +92,7 @@ class Predictions:
 
 
 class Chunk(NamedTuple):
-    """Predictions of at most a thousand structures, as tables and perhaps as structures."""
+    """Predictions of some structures together, as tables and perhaps as structures."""
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
