@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
+from ase.data import covalent_radii
 from torch import Tensor, nn
+from torch.nn import functional
 
 ATOMIC_NUMBER = "atomic_number"
 """Name of the node-feature column that chooses a row of the embedding."""
@@ -17,8 +21,9 @@ N_ELEMENTS = 119
 class NodeEmbedding(nn.Module):
     """Embedding of chemical elements, plus a linear map of the other input columns.
 
-    HydraGNN feeds the atomic number as a number. With a learned row per element, neighbours in the
-    periodic table need not be similar.
+    HydraGNN feeds the atomic number as a number. Here every element has a learned row. Rows of
+    elements close in the periodic table begin alike, so that what is learnt of one holds for the
+    other, which may be rare in the training data.
 
     Parameters
     ----------
@@ -43,7 +48,7 @@ class NodeEmbedding(nn.Module):
         chosen = [index for index in inputs if columns[index] == ATOMIC_NUMBER]
         self.element_column = chosen[0] if chosen else None
         self.other_columns = [index for index in inputs if index not in chosen]
-        self.elements = nn.Embedding(N_ELEMENTS, width) if chosen else None
+        self.elements = _element_table(width) if chosen else None
         self.others = (
             nn.Linear(len(self.other_columns), width, bias=not chosen)
             if self.other_columns
@@ -79,3 +84,144 @@ class NodeEmbedding(nn.Module):
         if self.encodings is not None:
             terms.append(self.encodings(encodings))
         return sum(terms[1:], start=terms[0])
+
+
+# Part of a row's mean square that no other element shares.
+_OWN = 0.1
+
+
+def _element_table(width: int) -> nn.Embedding:
+    """Return an embedding whose rows are random linear maps of the elements' periodic features."""
+    table = nn.Embedding(N_ELEMENTS, width)
+    features = periodic_features()
+    common = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
+    with torch.no_grad():
+        table.weight.mul_(_OWN**0.5).add_(common, alpha=(1 - _OWN) ** 0.5)
+    return table
+
+
+# Atomic numbers of the noble gases, with which periods end.
+_CLOSED = (0, 2, 10, 18, 36, 54, 86, 118)
+# Electronegativities in hundredths, from hydrogen to curium; 0 where there is none.
+_PAULING = [
+    int(word) / 100
+    for word in [
+        "220",
+        "0",
+        "98",
+        "157",
+        "204",
+        "255",
+        "304",
+        "344",
+        "398",
+        "0",
+        "93",
+        "131",
+        "161",
+        "190",
+        "219",
+        "258",
+        "316",
+        "0",
+        "82",
+        "100",
+        "136",
+        "154",
+        "163",
+        "166",
+        "155",
+        "183",
+        "188",
+        "191",
+        "190",
+        "165",
+        "181",
+        "201",
+        "218",
+        "255",
+        "296",
+        "300",
+        "82",
+        "95",
+        "122",
+        "133",
+        "160",
+        "216",
+        "190",
+        "220",
+        "228",
+        "220",
+        "193",
+        "169",
+        "178",
+        "196",
+        "205",
+        "210",
+        "266",
+        "260",
+        "79",
+        "89",
+        "110",
+        "112",
+        "113",
+        "114",
+        "113",
+        "117",
+        "120",
+        "120",
+        "110",
+        "122",
+        "123",
+        "124",
+        "125",
+        "110",
+        "127",
+        "130",
+        "150",
+        "236",
+        "190",
+        "220",
+        "220",
+        "228",
+        "254",
+        "200",
+        "162",
+        "233",
+        "202",
+        "200",
+        "220",
+        "220",
+        "79",
+        "90",
+        "110",
+        "130",
+        "150",
+        "138",
+        "136",
+        "128",
+        "113",
+        "128",
+    ]
+]
+
+
+def periodic_features() -> Tensor:
+    """Return features of all elements by atomic number, of mean 0 and spread 1, [N_ELEMENTS, 9].
+
+    Group, period, number of f elements passed in the period, Pauling's electronegativity (1.3 where
+    there is none), covalent radius of ASE, logarithm of the atomic number, and whether the element
+    is in the s, d or p block. Row 0, which stands for no element, is zero.
+    """
+    rows = []
+    for number in range(1, N_ELEMENTS):
+        period = bisect_left(_CLOSED, number)
+        place, left = number - _CLOSED[period - 1], _CLOSED[period] - number
+        f_elements = min(max(place - 3, 0), 14) if place + left == 32 else 0
+        group = place if place <= 2 and number != 2 else max(18 - left, 3)
+        blocks = (group <= 2, 3 <= group <= 12, group >= 13)
+        pauling = _PAULING[number - 1] if number <= len(_PAULING) else 0.0
+        sizes = covalent_radii[number], math.log(number)
+        rows.append((group, period, f_elements, pauling or 1.3, *sizes, *blocks))
+    found = torch.tensor(rows)
+    return functional.pad((found - found.mean(0)) / found.std(0), (0, 0, 1, 0))

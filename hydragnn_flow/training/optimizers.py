@@ -1,4 +1,4 @@
-"""Optimiser of a training: LAMB, learning rate of every step, moving average of the weights.
+"""Optimiser of a training: Muon, LAMB, learning rate of every step, moving average of the weights.
 
 The rate depends only on the progress of the training in epochs, and for ``ReduceLROnPlateau`` on
 past validation losses. So it is the same after a restart, and on any number of ranks.
@@ -7,6 +7,7 @@ past validation losses. So it is the same after a restart, and on any number of 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,23 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hydragnn_flow.config.network import Optimizer, Scheduler, Training
 from hydragnn_flow.training.distributed import World
 
 
-class Lamb(torch.optim.Optimizer):
-    """Adam with a step length per layer in proportion to the norm of the layer's weights.
-
-    You et al., arXiv:1904.00962, algorithm 2. Steps do not synchronize with the device.
+class _Moments(torch.optim.Optimizer):
+    """Optimiser with Adam's moments of the gradients. Steps do not synchronize with the device.
 
     Parameters
     ----------
     params
         Parameters that are trained.
     lr, betas, eps, weight_decay
-        Settings as in ``torch.optim.AdamW``; the decay is included in the direction that is scaled.
+        Settings as in ``torch.optim.AdamW``.
     """
 
     def __init__(
@@ -53,7 +52,12 @@ class Lamb(torch.optim.Optimizer):
             if weights:
                 self._step(group, weights)
 
+    @abstractmethod
     def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        """Change ``weights``, the parameters of a group that have gradients."""
+
+    def _direction(self, group: dict[str, Any], weights: list[Tensor]) -> list[Tensor]:
+        """Return Adam's steps of ``weights`` in units of the learning rate, without decay."""
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         states = [self._state(weight) for weight in weights]
         first, second = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
@@ -69,6 +73,27 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_add_(denominator, group["eps"])
         direction = torch._foreach_div(first, 1 - beta1**count)
         torch._foreach_div_(direction, denominator)
+        return list(direction)
+
+    def _state(self, weight: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[weight]
+        if not state:
+            state |= {
+                "step": 0,
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        return state
+
+
+class Lamb(_Moments):
+    """Adam with a step length per layer in proportion to the norm of the layer's weights.
+
+    You et al., arXiv:1904.00962, algorithm 2; the weight decay is scaled with the step.
+    """
+
+    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        direction = self._direction(group, weights)
         torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
         # Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
         ratios = [
@@ -81,15 +106,108 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(direction, ratios)
         torch._foreach_add_(weights, direction, alpha=-group["lr"])
 
-    def _state(self, weight: Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[weight]
-        if not state:
-            state |= {
-                "step": 0,
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
-            }
-        return state
+
+class Muon(_Moments):
+    """Muon: steps of weight matrices along all singular directions alike; AdamW for other weights.
+
+    Jordan et al., 2024, https://kellerjordan.github.io/posts/muon, with steps as long as AdamW's
+    (Liu et al., arXiv:2502.16982, eq. 4), so that its learning rates fit. ``torch.optim.Muon``
+    takes matrices only, one after the other.
+
+    Parameters
+    ----------
+    params
+        Parameters that are trained.
+    embeddings
+        Parameters whose rows are looked up, which AdamW trains: most rows have no gradient.
+    lr, betas, eps, weight_decay
+        Settings as in ``torch.optim.AdamW``.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        embeddings: Iterable[Tensor] = (),
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+        self._embeddings = {id(weight) for weight in embeddings}
+
+    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        alike: dict[torch.Size, list[Tensor]] = {}
+        others = []
+        for weight in weights:
+            # A vector has one singular direction, along which the step would never become short.
+            if weight.dim() == 2 and min(weight.shape) > 1 and id(weight) not in self._embeddings:
+                alike.setdefault(weight.shape, []).append(weight)
+            else:
+                others.append(weight)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        if others:
+            torch._foreach_add_(others, self._direction(group, others), alpha=-group["lr"])
+        for shape, matrices in alike.items():
+            # Root mean square of AdamW's steps (Liu et al.).
+            length = 0.2 * max(shape) ** 0.5
+            steps = self._orthogonal(matrices)
+            torch._foreach_add_(matrices, steps, alpha=-group["lr"] * length)
+
+    def _orthogonal(self, matrices: list[Tensor]) -> list[Tensor]:
+        """Return the averaged gradients of matrices of one shape with singular values near one."""
+        means = []
+        for weight in matrices:
+            state = self.state[weight]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(weight)
+            means.append(state["momentum_buffer"])
+        gradients = [weight.grad for weight in matrices if weight.grad is not None]
+        torch._foreach_lerp_(means, gradients, 1 - _MOMENTUM)
+        steps = torch._foreach_lerp(gradients, means, _MOMENTUM)
+        found = orthogonalised(torch.stack([_whole(step) for step in steps])).unbind()
+        return [_divided_as(weight, step) for weight, step in zip(matrices, found, strict=True)]
+
+
+_MOMENTUM = 0.95
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """Return matrices [n, rows, columns] with their singular vectors and singular values near one.
+
+    Five Newton–Schulz iterations, after which singular values from 0.004 to 1 times the root of the
+    sum of their squares are between 0.7 and 1.2 (coefficients of Jordan et al.). They work on the
+    product of the matrix and its transpose, the smaller of both.
+    """
+    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    tiny = torch.finfo(wide.dtype).tiny
+    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(tiny)
+    product = wide @ wide.mT
+    factor = step = _polynomial(product)
+    for _ in range(4):
+        product = step @ product @ step
+        step = _polynomial(product)
+        factor = step @ factor
+    found: Tensor = factor @ wide
+    return found if matrices.shape[1] <= matrices.shape[2] else found.mT
+
+
+def _polynomial(product: Tensor) -> Tensor:
+    found = torch.baddbmm(product, product, product, beta=-4.7750, alpha=2.0315)
+    found.diagonal(dim1=1, dim2=2).add_(3.4445)
+    return found
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that may be sharded over ranks in one piece (collective)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _divided_as(weight: Tensor, whole: Tensor) -> Tensor:
+    """Return this rank's rows of a tensor that all ranks have, if ``weight`` is sharded."""
+    if not isinstance(weight, DTensor):
+        return whole
+    return distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 # Adagrad's fused kernel is for the CPU alone in most versions of torch, which fail only in a step.
@@ -116,12 +234,15 @@ def make_optimizer(
         (Rajbhandari et al., arXiv:1910.02054, stage 1).
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    kind: Any = Lamb if settings.type == "FusedLAMB" else getattr(torch.optim, settings.type)
+    kind: Any = {"FusedLAMB": Lamb, "Muon": Muon}.get(settings.type)
+    kind = kind or getattr(torch.optim, settings.type)
     make: Callable[..., torch.optim.Optimizer] = kind
     options: dict[str, Any] = {"lr": learning_rate}
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
-
+    if kind is Muon:
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
+        options["embeddings"] = [layer.weight for layer in layers]
     if settings.use_zero_redundancy and world.size > 1:
         # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)

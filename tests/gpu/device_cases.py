@@ -46,7 +46,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     **{mode: _CONDITIONING | {_MODE: mode} for mode in ("concat_node", "film", "fuse_pool")},
 }
 """Changes to ``segment_cases.NETWORK``, a SchNet potential."""
-OPTIMISERS = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB")
+OPTIMISERS = (
+    *["AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon"],
+)
 
 
 def write_labelled(path: Path, alloys: GraphStore) -> GraphStore:

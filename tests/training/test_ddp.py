@@ -40,6 +40,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "in parts": FIVE | {"Training__accumulation_steps": 2},
     "ZeRO": FIVE | {"Training__Optimizer__use_zero_redundancy": True},
     "LAMB": FIVE | {"Training__Optimizer__type": "FusedLAMB"},
+    "Muon": FIVE | {"Training__Optimizer__type": "Muon"},
     "noise": NOISE | PROPERTY,
     "noise of a potential": NOISE,
     # what a step of twice this is on one

@@ -101,9 +101,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
         Architecture__mpnn_type="SchNet",
         Training__Batching={"mode": "node_budget", "max_nodes": 40, "max_graphs": 4},
     ),
-    "PAINN, LAMB, rmse": properties(
+    "PAINN, Muon, rmse": properties(
         Architecture__mpnn_type="PAINN",
-        Training__Optimizer={"type": "FusedLAMB", "learning_rate": 1e-3, "weight_decay": 0.01},
+        Training__Optimizer={"type": "Muon", "learning_rate": 1e-3, "weight_decay": 0.02},
         Training__loss_function_type="rmse",
     ),
     "SAGE, noise, convolutions as heads": properties(

@@ -9,9 +9,15 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.optimizers import Average, Lamb, make_optimizer, scaled_learning_rate
+from hydragnn_flow.training.optimizers import (
+    Average,
+    Lamb,
+    make_optimizer,
+    orthogonalised,
+    scaled_learning_rate,
+)
 
-TYPES = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB")
+TYPES = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon")
 
 
 def settings(**values):
@@ -30,7 +36,11 @@ def test_each_is_made_with_what_is_asked_for():
         assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
         assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
         assert [weight.shape for weight in group["params"]] == [(2,)], "frozen weights are left out"
-    for name, decay in (("AdamW", 0.01), ("Adam", 0.0)):  # their own, where none is given
+    for name, decay in (
+        ("AdamW", 0.01),
+        ("Adam", 0.0),
+        ("Muon", 0.01),
+    ):  # their own, where none is given
         optimizer = make_optimizer(model, settings(type=name), 0.01, World())
         assert optimizer.param_groups[0]["weight_decay"] == decay
 
@@ -79,6 +89,47 @@ def test_lamb_by_hand():
             expected[k] = expected[k] - rate * min(max(trust, 0.01), 10.0) * r
         optimizer.step()
         torch.testing.assert_close([w.detach() for w in trained], expected)
+
+
+def test_muon_steps_as_torch_does():
+    """Matrices as torch.optim.Muon in bfloat16, vectors and embeddings as AdamW."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+    )
+    ours = dict(model.named_parameters())
+    theirs = {name: weight.detach().clone() for name, weight in ours.items()}
+    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.1), 0.02, World())
+    others = [weight for name, weight in theirs.items() if name != "1.weight"]
+    peers = [
+        torch.optim.Muon(
+            [theirs["1.weight"]], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=0.02, weight_decay=0.1),
+    ]
+    for _ in range(4):
+        for name, weight in ours.items():
+            weight.grad = torch.randn_like(weight)
+            theirs[name].grad = weight.grad.clone()
+        for each in (optimizer, *peers):
+            each.step()
+        for name, weight in ours.items():
+            bound = 2e-3 if name == "1.weight" else 1e-6
+            torch.testing.assert_close(weight.detach(), theirs[name], atol=bound, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 2, 64)])
+def test_singular_values_become_alike(shape):
+    torch.manual_seed(0)
+    sizes = torch.logspace(0, -1.5, min(shape[1:]), dtype=torch.float64)
+    left, _, right = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    found = orthogonalised(left * sizes @ right)
+    turned = left.mT @ found @ right.mT
+    values = turned.diagonal(dim1=1, dim2=2)
+    assert values.min() > 0.65
+    assert values.max() < 1.25
+    torch.testing.assert_close(turned, torch.diag_embed(values), msg="singular vectors stay")
+    assert not orthogonalised(torch.zeros(shape)).any(), "no gradient, no step"
 
 
 def test_the_average_follows_the_weights():

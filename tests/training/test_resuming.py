@@ -36,6 +36,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     },
     "dropout": GAT_WITH_DROPOUT,
     "LAMB, in parts": {"Training__Optimizer__type": "FusedLAMB", "Training__accumulation_steps": 2},
+    "Muon, in parts": {"Training__Optimizer__type": "Muon", "Training__accumulation_steps": 2},
     "steps": {
         "Training__Scheduler": {"type": "cosine"},
         "Training__batch_size": 3,

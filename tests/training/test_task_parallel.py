@@ -57,6 +57,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "single precision": divided(Training__precision="fp32"),
     "clipped": divided(**CLIPPED, Training__accumulation_steps=2),
     "LAMB": divided(Training__Optimizer__type="FusedLAMB"),
+    "Muon": divided(Training__Optimizer__type="Muon"),
     "rmse": divided(Training__loss_function_type="rmse", property_heads=True),
     "noise of a potential": divided(Training__loss_function_type="GaussianNLLLoss"),
     "convolutions": divided(head={"type": "conv", "num_headlayers": 1, "dim_headlayers": [12]}),

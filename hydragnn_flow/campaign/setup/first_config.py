@@ -268,7 +268,7 @@ def _network(
                 "num_epoch": epochs,
                 "batch_size": batch,
                 **loss,
-                "Optimizer": {"type": "AdamW", "learning_rate": 0.002},
+                "Optimizer": {"type": "Muon", "learning_rate": 0.005},
             },
         }
     }

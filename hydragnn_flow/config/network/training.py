@@ -110,13 +110,14 @@ class Optimizer(Section):
     """`NeuralNetwork.Training.Optimizer`: optimiser and learning rate."""
 
     type: Literal[
-        "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB"
+        "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon"
     ] = "AdamW"
-    """Optimiser: a class name of torch, or ``FusedLAMB`` for LAMB."""
+    """Optimiser: a class name of torch, ``FusedLAMB`` for LAMB, or ``Muon`` for Muon on weight
+    matrices and AdamW on other weights."""
     learning_rate: float = Field(gt=0)
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
-    """Weight decay. By default 0.01 for AdamW, 0 for the others."""
+    """Weight decay. By default 0.01 for AdamW and Muon, 0 for the others."""
     batch_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Growth of the learning rate with the number of graphs in a step divided by
     ``reference_batch``: in proportion (``linear``) or with the square root (``sqrt``)."""
