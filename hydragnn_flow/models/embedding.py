@@ -221,7 +221,7 @@ def periodic_features() -> Tensor:
         group = place if place <= 2 and number != 2 else max(18 - left, 3)
         blocks = (group <= 2, 3 <= group <= 12, group >= 13)
         pauling = _PAULING[number - 1] if number <= len(_PAULING) else 0.0
-        sizes = covalent_radii[number], math.log(number)
+        sizes = float(covalent_radii[number]), math.log(number)
         rows.append((group, period, f_elements, pauling or 1.3, *sizes, *blocks))
     found = torch.tensor(rows)
     return functional.pad((found - found.mean(0)) / found.std(0), (0, 0, 1, 0))
