@@ -47,7 +47,7 @@ class Pair:
 _PAINN = {"num_conv_layers": 3, "num_radial": 6}
 _MACE = {"num_conv_layers": 2, "num_radial": 8, "max_ell": 2, "node_max_ell": 1, "correlation": 2}
 PAIRS = (
-    Pair("PAINN", "schnetpack", "schnetpack_painn", _PAINN, 3e-3),
+    Pair("PAINN", "schnetpack", "schnetpack_painn", _PAINN, 1e-2),
     Pair("MACE", "mace-torch", "mace_torch", _MACE, 1e-2),
 )
 
@@ -59,7 +59,7 @@ def network(pair: Pair) -> NetworkConfig:
     head = section["Architecture"]["output_heads"]["node"]
     head |= {"num_headlayers": 1, "dim_headlayers": [64]}
     section["Training"] |= {"num_epoch": 10_000, "batch_size": 4}
-    section["Training"]["Optimizer"]["learning_rate"] = pair.learning_rate
+    section["Training"]["Optimizer"] = {"type": "Muon", "learning_rate": pair.learning_rate}
     return load_network(section)
 
 

@@ -90,7 +90,8 @@ def test_beta_weights_the_gradient_with_the_variance():
 def test_noise_is_learnt_and_judged_alike(tmp_path, alloy_store):
     """The validation loss has no β in it, so that settings compare."""
     likelihood = PROPERTY | {"Training__loss_function_type": "GaussianNLLLoss"}
-    trainer = trainer_of(tmp_path, alloy_store, 3, **likelihood, Training__nll_beta=0.5)
+    gently = likelihood | {"Training__Optimizer__learning_rate": 1e-3}
+    trainer = trainer_of(tmp_path, alloy_store, 3, **gently, Training__nll_beta=0.5)
     plain = loss_with(alloy_store, **likelihood)
     batch = alloy_store["valset"].batch(range(len(alloy_store["valset"])))
     with torch.no_grad(), trainer.average.applied() as model:
