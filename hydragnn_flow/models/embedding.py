@@ -86,124 +86,15 @@ class NodeEmbedding(nn.Module):
         return sum(terms[1:], start=terms[0])
 
 
-# Part of a row's mean square that no other element shares.
-_OWN = 0.1
-
-
 def _element_table(width: int) -> nn.Embedding:
     """Return an embedding whose rows are random linear maps of the elements' periodic features."""
     table = nn.Embedding(N_ELEMENTS, width)
     features = periodic_features()
+    own = 0.1  # part of a row's mean square that no other element shares
     common = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
     with torch.no_grad():
-        table.weight.mul_(_OWN**0.5).add_(common, alpha=(1 - _OWN) ** 0.5)
+        table.weight.mul_(own**0.5).add_(common, alpha=(1 - own) ** 0.5)
     return table
-
-
-# Atomic numbers of the noble gases, with which periods end.
-_CLOSED = (0, 2, 10, 18, 36, 54, 86, 118)
-# Electronegativities in hundredths, from hydrogen to curium; 0 where there is none.
-_PAULING = [
-    int(word) / 100
-    for word in [
-        "220",
-        "0",
-        "98",
-        "157",
-        "204",
-        "255",
-        "304",
-        "344",
-        "398",
-        "0",
-        "93",
-        "131",
-        "161",
-        "190",
-        "219",
-        "258",
-        "316",
-        "0",
-        "82",
-        "100",
-        "136",
-        "154",
-        "163",
-        "166",
-        "155",
-        "183",
-        "188",
-        "191",
-        "190",
-        "165",
-        "181",
-        "201",
-        "218",
-        "255",
-        "296",
-        "300",
-        "82",
-        "95",
-        "122",
-        "133",
-        "160",
-        "216",
-        "190",
-        "220",
-        "228",
-        "220",
-        "193",
-        "169",
-        "178",
-        "196",
-        "205",
-        "210",
-        "266",
-        "260",
-        "79",
-        "89",
-        "110",
-        "112",
-        "113",
-        "114",
-        "113",
-        "117",
-        "120",
-        "120",
-        "110",
-        "122",
-        "123",
-        "124",
-        "125",
-        "110",
-        "127",
-        "130",
-        "150",
-        "236",
-        "190",
-        "220",
-        "220",
-        "228",
-        "254",
-        "200",
-        "162",
-        "233",
-        "202",
-        "200",
-        "220",
-        "220",
-        "79",
-        "90",
-        "110",
-        "130",
-        "150",
-        "138",
-        "136",
-        "128",
-        "113",
-        "128",
-    ]
-]
 
 
 def periodic_features() -> Tensor:
@@ -213,15 +104,26 @@ def periodic_features() -> Tensor:
     there is none), covalent radius of ASE, logarithm of the atomic number, and whether the element
     is in the s, d or p block. Row 0, which stands for no element, is zero.
     """
+    # Electronegativities in hundredths, from hydrogen to curium; 0 where there is none.
+    # fmt: off
+    pauling = (
+        220, 0, 98, 157, 204, 255, 304, 344, 398, 0, 93, 131, 161, 190, 219, 258, 316, 0, 82, 100, 136,
+        154, 163, 166, 155, 183, 188, 191, 190, 165, 181, 201, 218, 255, 296, 300, 82, 95, 122, 133,
+        160, 216, 190, 220, 228, 220, 193, 169, 178, 196, 205, 210, 266, 260, 79, 89, 110, 112, 113,
+        114, 113, 117, 120, 120, 110, 122, 123, 124, 125, 110, 127, 130, 150, 236, 190, 220, 220, 228,
+        254, 200, 162, 233, 202, 200, 220, 220, 79, 90, 110, 130, 150, 138, 136, 128, 113, 128,
+    )
+    # fmt: on
     rows = []
+    closed = (0, 2, 10, 18, 36, 54, 86, 118)  # noble gases, with which periods end
     for number in range(1, N_ELEMENTS):
-        period = bisect_left(_CLOSED, number)
-        place, left = number - _CLOSED[period - 1], _CLOSED[period] - number
+        period = bisect_left(closed, number)
+        place, left = number - closed[period - 1], closed[period] - number
         f_elements = min(max(place - 3, 0), 14) if place + left == 32 else 0
         group = place if place <= 2 and number != 2 else max(18 - left, 3)
         blocks = (group <= 2, 3 <= group <= 12, group >= 13)
-        pauling = _PAULING[number - 1] if number <= len(_PAULING) else 0.0
+        attraction = pauling[number - 1] if number <= len(pauling) else 0
         sizes = float(covalent_radii[number]), math.log(number)
-        rows.append((group, period, f_elements, pauling or 1.3, *sizes, *blocks))
+        rows.append((group, period, f_elements, attraction or 130, *sizes, *blocks))
     found = torch.tensor(rows)
     return functional.pad((found - found.mean(0)) / found.std(0), (0, 0, 1, 0))

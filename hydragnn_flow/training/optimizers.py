@@ -122,6 +122,8 @@ class Muon(_Moments):
         Parameters whose rows are looked up, which AdamW trains: most rows have no gradient.
     lr, betas, eps, weight_decay
         Settings as in ``torch.optim.AdamW``.
+    momentum
+        Decay of the average of gradients whose singular values become alike.
     """
 
     def __init__(
@@ -132,8 +134,10 @@ class Muon(_Moments):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         embeddings: Iterable[Tensor] = (),
+        momentum: float = 0.95,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
+        self._momentum = momentum
         self._embeddings = {id(weight) for weight in embeddings}
 
     def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
@@ -163,13 +167,10 @@ class Muon(_Moments):
                 state["momentum_buffer"] = torch.zeros_like(weight)
             means.append(state["momentum_buffer"])
         gradients = [weight.grad for weight in matrices if weight.grad is not None]
-        torch._foreach_lerp_(means, gradients, 1 - _MOMENTUM)
-        steps = torch._foreach_lerp(gradients, means, _MOMENTUM)
+        torch._foreach_lerp_(means, gradients, 1 - self._momentum)
+        steps = torch._foreach_lerp(gradients, means, self._momentum)
         found = orthogonalised(torch.stack([_whole(step) for step in steps])).unbind()
         return [_divided_as(weight, step) for weight, step in zip(matrices, found, strict=True)]
-
-
-_MOMENTUM = 0.95
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def test_the_choice_is_uncertain_and_diverse(ensemble):
     calm = [Atoms("Cu")] * 30  # no forces, about which alone members may disagree here
     known = ensemble.applicability
     usual = replace(known.usual, packing=None)  # or it would extrapolate
-    energy = replace(known.deviations["energy"], highest=20.0)
+    energy = replace(known.deviations["energy"], high=20.0)
     known = replace(known, usual=usual, deviations=known.deviations | {"energy": energy})
     ensemble = replace(ensemble, applicability=known)
     again = select_structures(ensemble, [*calm, *structures], 3)
