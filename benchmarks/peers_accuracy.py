@@ -1,6 +1,6 @@
-"""Errors of our PaiNN and MACE beside schnetpack's and mace-torch's after the same CPU time.
+"""Errors of our networks beside those of schnetpack, mace-torch and matgl after equal CPU time.
 
-    python -m venv PEERS && PEERS/bin/pip install schnetpack==2.1.1 mace-torch==0.3.16
+    python -m venv PEERS && PEERS/bin/pip install schnetpack==2.1.1 mace-torch==0.3.16 matgl==4.1.2
     python benchmarks/peers_accuracy.py --data DIRECTORY-OF-THE-DATA-SETS --peers PEERS/bin/python
 
 Both sides get the same files, splits, edges, architecture and CPU time, on one thread, and train at
@@ -21,7 +21,6 @@ from model_accuracy.outcome import Row, ratios, remarks, train
 from model_accuracy.sets import prepare
 from peer_potentials.sides import (
     PAIRS,
-    SET,
     train_ours,
     train_peer,
     version_of,
@@ -33,7 +32,7 @@ from turns import in_fresh_process
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Directory of acac.", exists=True)],
+    data: Annotated[Path, typer.Option(help="Directory of acac and perov_5.", exists=True)],
     peers: Annotated[Path, typer.Option(help="Python that has the peers.", exists=True)],
     only: Annotated[
         list[str] | None, typer.Option(help=f"Of {', '.join(p.mpnn_type for p in PAIRS)}.")
@@ -47,14 +46,14 @@ def main(
     run = Run("peers_accuracy", ["numpy", "torch", "torch-geometric"], quick=quick)
     rows, left_out, versions = [], [], {}
     with tempfile.TemporaryDirectory() as folder:
-        store, graphs = Path(folder) / f"{SET}.gs", Path(folder) / "graphs.npz"
-        prepare(SET, data, store)
-        write_graphs(store, graphs)
         for pair in PAIRS:
             if only and pair.mpnn_type not in only:
                 continue
-            say(f"{pair.mpnn_type}, {pair.peer}")
-            row = Row(f"{pair.mpnn_type}, {pair.peer}", SET)
+            say(pair.name)
+            row = Row(pair.name, pair.set)
+            store, graphs = Path(folder) / f"{pair.set}.gs", Path(folder) / f"{pair.set}.npz"
+            prepare(pair.set, data, store)
+            write_graphs(pair, store, graphs)
             ours = partial(in_fresh_process, train_ours, pair, store, seconds)
             try:
                 versions[pair.peer] = version_of(pair, peers)

@@ -35,8 +35,10 @@ class Graph:
     """Forces [eV/Å], [n_atoms, 3]."""
     edges: Tensor
     """Sender and receiver of each edge, int64 [2, n_edges]."""
+    shifts: Tensor
+    """Lattice vectors that are added to the receiver's position [Å], [n_edges, 3]."""
     energy: float
-    """Energy [eV]."""
+    """Energy [eV], or another property."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Batch:
     numbers: Tensor
     positions: Tensor
     edges: Tensor
+    shifts: Tensor
     graph: Tensor
     """Graph of each atom, int64 [n_atoms]."""
     sizes: Tensor
@@ -71,6 +74,8 @@ class Peer:
     ema_decay: float
     clip: float | None = None
     """Largest norm of a gradient."""
+    potential: bool = True
+    """False if only a property is learnt and its mean absolute error is measured."""
 
 
 def main(make: Callable[[Sequence[Graph], float], Peer]) -> None:
@@ -90,7 +95,7 @@ def main(make: Callable[[Sequence[Graph], float], Peer]) -> None:
     mean = float(np.mean([graph.energy for graph in train]))
     peer = make(train, neighbours)
     used, epochs, best = _train(peer, splits, mean, seed, seconds)
-    errors = [1e3 * error for error in _errors(peer, splits["testset"], mean)]
+    errors = _errors(peer, splits["testset"], mean)
     said = {"seconds": used, "epochs": epochs, "best_epoch": best, "errors": errors}
     print(json.dumps(said))
 
@@ -142,6 +147,7 @@ def collate(graphs: Sequence[Graph], mean: float) -> Batch:
         numbers=torch.cat([graph.numbers for graph in graphs]),
         positions=torch.cat([graph.positions for graph in graphs]),
         edges=torch.cat([g.edges + at for g, at in zip(graphs, first, strict=True)], dim=1),
+        shifts=torch.cat([graph.shifts for graph in graphs]),
         graph=torch.repeat_interleave(torch.arange(len(graphs)), sizes),
         sizes=sizes,
         energies=torch.tensor([graph.energy - mean for graph in graphs], dtype=torch.float32),
@@ -166,13 +172,15 @@ def _loss(peer: Peer, graphs: list[Graph], mean: float) -> float:
     return sum(loss * n for loss, n in losses) / len(graphs)
 
 
-def _errors(peer: Peer, graphs: list[Graph], mean: float) -> tuple[float, float]:
-    """Root mean square errors of energies [eV] and forces [eV/Å]."""
+def _errors(peer: Peer, graphs: list[Graph], mean: float) -> list[float]:
+    """Root mean square errors of energies [meV] and forces [meV/Å], or the property's mean one."""
     peer.model.eval()
     found = list(_predictions(peer, graphs, mean))
     energies = torch.cat([said - batch.energies for batch, said, _ in found])
+    if not peer.potential:
+        return [float(energies.abs().mean())]
     forces = torch.cat([said - batch.forces for batch, _, said in found])
-    return float(energies.square().mean().sqrt()), float(forces.square().mean().sqrt())
+    return [1e3 * float(errors.square().mean().sqrt()) for errors in (energies, forces)]
 
 
 def read_graphs(file: Path, split: str) -> list[Graph]:
@@ -182,8 +190,9 @@ def read_graphs(file: Path, split: str) -> list[Graph]:
     atoms, edges = (np.cumsum([0, *part[name]]) for name in ("n_atoms", "n_edges"))
     of_atoms = (np.split(part[name], atoms[1:-1]) for name in ("numbers", "positions", "forces"))
     of_edges = np.split(part["edges"], edges[1:-1], axis=1)
+    shifts = np.split(part["shifts"], edges[1:-1])
     tensor = torch.from_numpy
     return [
-        Graph(tensor(n), tensor(x), tensor(f), tensor(e), float(energy))
-        for n, x, f, e, energy in zip(*of_atoms, of_edges, part["energies"], strict=True)
+        Graph(*(tensor(value) for value in values), float(energy))
+        for *values, energy in zip(*of_atoms, of_edges, shifts, part["energies"], strict=True)
     ]
