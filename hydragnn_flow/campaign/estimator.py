@@ -403,7 +403,11 @@ class Estimator:
                     model = build_model(network, self._store)
                 heads = parameters_of_heads(model)
                 cost = network_cost(
-                    model, **batch, largest=self._largest_graph, finite=self._is_finite(model)
+                    model,
+                    **batch,
+                    largest=self._largest_graph,
+                    finite=self._is_finite(model),
+                    muon=training.Optimizer.type == "Muon",
                 )
             return Work(
                 flops=cost.flops * wide,

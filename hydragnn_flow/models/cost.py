@@ -205,6 +205,7 @@ def network_cost(
     largest: int | None = None,
     *,
     finite: bool = True,
+    muon: bool = False,
 ) -> NetworkCost:
     """Count the cost of one training step of a model for a batch of a given size.
 
@@ -224,11 +225,13 @@ def network_cost(
     finite
         True if at least one graph is not periodic, which makes attention that reads positions more
         expensive; false if all are periodic.
+    muon
+        True if `Training.Optimizer.type` is Muon.
 
     Returns
     -------
     NetworkCost
-        Cost of forward and backward pass (double backward for a potential) and an Adam update.
+        Cost of forward and backward pass (double backward for a potential) and the update.
     """
     assert isinstance(model, HydraModel)
     batch = _meta_batch(model.encoder, atoms, edges, graphs, largest, finite)
@@ -248,7 +251,8 @@ def network_cost(
             functional_call(_Step(model), {**parameters, **buffers}, (batch,))
     finally:
         model.train(was_training)
-    return _with_update(counter, model)
+    cost = _with_update(counter, model)
+    return _with_muon(cost, model) if muon else cost
 
 
 def probed_cost(
@@ -306,6 +310,30 @@ def _with_update(counter: _Counter, model: Model) -> NetworkCost:
         launches=counter.launches + 4,
         peak_bytes=counter.memory.peak,
     )
+
+
+def weight_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trained weight matrices of a model, without tables whose rows are looked up."""
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    return [
+        weight
+        for weight in model.parameters()
+        if weight.requires_grad
+        # A vector has one singular direction, along which no step of Muon would be short.
+        and weight.dim() == 2
+        and min(weight.shape) > 1
+        and id(weight) not in tables
+    ]
+
+
+def _with_muon(cost: NetworkCost, model: Model) -> NetworkCost:
+    """Add the products with which Muon makes singular values alike.
+
+    For a shape these are 17 of the smaller square, and two that read the whole matrix.
+    """
+    shapes = [(min(weight.shape), max(weight.shape)) for weight in weight_matrices(model)]
+    flops = sum(34 * few**3 + 4 * few**2 * many for few, many in shapes)
+    return replace(cost, flops=cost.flops + flops, launches=cost.launches + 19 * len(set(shapes)))
 
 
 def _size(tensor: Tensor) -> int:

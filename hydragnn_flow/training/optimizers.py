@@ -18,6 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hydragnn_flow.config.network import Optimizer, Scheduler, Training
+from hydragnn_flow.models.cost import weight_matrices
 from hydragnn_flow.training.distributed import World
 
 
@@ -118,8 +119,9 @@ class Muon(_Moments):
     ----------
     params
         Parameters that are trained.
-    embeddings
-        Parameters whose rows are looked up, which AdamW trains: most rows have no gradient.
+    matrices
+        Those of them that Muon trains, from
+        :func:`~hydragnn_flow.models.cost.weight_matrices`; AdamW trains the others.
     lr, betas, eps, weight_decay
         Settings as in ``torch.optim.AdamW``.
     momentum
@@ -133,19 +135,18 @@ class Muon(_Moments):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        embeddings: Iterable[Tensor] = (),
+        matrices: Iterable[Tensor] = (),
         momentum: float = 0.95,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
         self._momentum = momentum
-        self._embeddings = {id(weight) for weight in embeddings}
+        self._matrices = {id(weight) for weight in matrices}
 
     def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
         alike: dict[torch.Size, list[Tensor]] = {}
         others = []
         for weight in weights:
-            # A vector has one singular direction, along which the step would never become short.
-            if weight.dim() == 2 and min(weight.shape) > 1 and id(weight) not in self._embeddings:
+            if id(weight) in self._matrices:
                 alike.setdefault(weight.shape, []).append(weight)
             else:
                 others.append(weight)
@@ -242,8 +243,7 @@ def make_optimizer(
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
     if kind is Muon:
-        layers = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
-        options["embeddings"] = [layer.weight for layer in layers]
+        options["matrices"] = weight_matrices(model)
     if settings.use_zero_redundancy and world.size > 1:
         # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)

@@ -4,13 +4,16 @@ from itertools import accumulate
 
 import pytest
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.models import network_cost
+from hydragnn_flow.models.cost import NetworkCost, _with_muon, weight_matrices
 from hydragnn_flow.testing.networks import alloy, as_batch
+from hydragnn_flow.training.optimizers import Muon
 
 
 class _TorchsOwnCount(TorchDispatchMode):
@@ -98,3 +101,16 @@ def test_layers_that_are_computed_again_hold_less(make):
     again = network_cost(model, 100, 2000, 4)
     assert again.peak_bytes < 0.85 * whole.peak_bytes
     assert again.launches > whole.launches
+
+
+def test_the_cost_of_muon_is_that_of_its_products():
+    """Counted by torch: a step with Muon has that many operations more."""
+    model = nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 56), nn.Embedding(30, 24))
+    assert [*weight_matrices(model)] == [model[0].weight, model[1].weight]
+    optimizer = Muon(model.parameters(), matrices=weight_matrices(model))
+    for weight in model.parameters():
+        weight.grad = torch.randn_like(weight)
+    with _TorchsOwnCount() as counted:
+        optimizer.step()
+    none = NetworkCost(parameters=0, flops=0, bytes=0, launches=0, peak_bytes=0)
+    assert _with_muon(none, model).flops == counted.flops
