@@ -413,6 +413,7 @@ class Estimator:
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,
                 launches=cost.launches,
+                update_flops=cost.update_flops * wide,
                 activation_bytes=cost.peak_bytes * wide,
                 parameter_bytes=4 * cost.parameters * wide,
                 head_bytes=4 * heads * wide,

@@ -51,6 +51,8 @@ class NetworkCost:
     peak_bytes
         Peak memory of the step: tensors saved for the backward pass, its temporaries, and
         gradients; without parameters and the batch itself.
+    update_flops
+        Operations of Muon's matrix products, which every rank repeats.
     """
 
     parameters: int
@@ -58,6 +60,7 @@ class NetworkCost:
     bytes: int
     launches: int
     peak_bytes: int
+    update_flops: int = 0
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
@@ -317,12 +320,13 @@ def weight_matrices(model: nn.Module) -> list[nn.Parameter]:
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     return [
         weight
-        for weight in model.parameters()
+        for name, weight in model.named_parameters()
         if weight.requires_grad
         # A vector has one singular direction, along which no step of Muon would be short.
         and weight.dim() == 2
         and min(weight.shape) > 1
         and id(weight) not in tables
+        and not name.endswith("bias")
     ]
 
 
@@ -333,7 +337,7 @@ def _with_muon(cost: NetworkCost, model: Model) -> NetworkCost:
     """
     shapes = [(min(weight.shape), max(weight.shape)) for weight in weight_matrices(model)]
     flops = sum(34 * few**3 + 4 * few**2 * many for few, many in shapes)
-    return replace(cost, flops=cost.flops + flops, launches=cost.launches + 19 * len(set(shapes)))
+    return replace(cost, update_flops=flops, launches=cost.launches + 19 * len(set(shapes)))
 
 
 def _size(tensor: Tensor) -> int:

@@ -87,6 +87,8 @@ class Work:
     gathered_bytes: float = 0.0
     """Largest amount of parameters and gradients that a GCD holds in addition to its own shard
     [B]."""
+    update_flops: float = 0.0
+    """Floating-point operations with which each GCD updates the weights."""
     head_bytes: float = 0.0
     """Parameters of the heads [B], which GCDs may divide among them by branch (heads of one data
     set)."""
@@ -448,7 +450,7 @@ class CostModel:
         is_within = width <= self._gcds_per_node
         bandwidth = gcd.node_bandwidth if is_within else gcd.network_bandwidth
         terms = (
-            work.flops / width / gcd.flops,
+            (work.flops / width + work.update_flops) / gcd.flops,
             work.bytes / width / gcd.bandwidth,
             work.launches * gcd.launch_seconds,
             gcd.step_seconds,

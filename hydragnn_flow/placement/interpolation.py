@@ -24,7 +24,10 @@ from hydragnn_flow.placement.cost_model import Work
 Array = NDArray[np.float64]
 
 # Fields of the work that are counted; the others say how GCDs divide a network.
-_COUNTED = ("flops", "bytes", "launches", "activation_bytes", "parameter_bytes", "head_bytes")
+_COUNTED = (
+    *("flops", "update_flops", "bytes", "launches"),
+    *("activation_bytes", "parameter_bytes", "head_bytes"),
+)
 
 
 class WorkInterpolation:

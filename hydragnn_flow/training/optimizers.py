@@ -1,4 +1,4 @@
-"""Optimiser of a training: Muon, LAMB, learning rate of every step, moving average of the weights.
+"""Optimiser of a training: Muon, learning rate of every step, moving average of the weights.
 
 The rate depends only on the progress of the training in epochs, and for ``ReduceLROnPlateau`` on
 past validation losses. So it is the same after a restart, and on any number of ranks.
@@ -7,113 +7,28 @@ past validation losses. So it is the same after a restart, and on any number of 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim.adamw import adamw
 
 from hydragnn_flow.config.network import Optimizer, Scheduler, Training
 from hydragnn_flow.models.cost import weight_matrices
 from hydragnn_flow.training.distributed import World
 
 
-class _Moments(torch.optim.Optimizer):
-    """Optimiser with Adam's moments of the gradients. Steps do not synchronize with the device.
-
-    Parameters
-    ----------
-    params
-        Parameters that are trained.
-    lr, betas, eps, weight_decay
-        Settings as in ``torch.optim.AdamW``.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; ``closure`` is ignored and nothing is returned, unlike in torch."""
-        for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if weights:
-                self._step(group, weights)
-
-    @abstractmethod
-    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        """Change ``weights``, the parameters of a group that have gradients."""
-
-    def _direction(self, group: dict[str, Any], weights: list[Tensor]) -> list[Tensor]:
-        """Return Adam's steps of ``weights`` in units of the learning rate, without decay."""
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        states = [self._state(weight) for weight in weights]
-        first, second = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
-        for state in states:
-            state["step"] += 1
-        count = states[0]["step"]
-        beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-        denominator = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominator, (1 - beta2**count) ** 0.5)
-        torch._foreach_add_(denominator, group["eps"])
-        direction = torch._foreach_div(first, 1 - beta1**count)
-        torch._foreach_div_(direction, denominator)
-        return list(direction)
-
-    def _state(self, weight: Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[weight]
-        if not state:
-            state |= {
-                "step": 0,
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
-            }
-        return state
-
-
-class Lamb(_Moments):
-    """Adam with a step length per layer in proportion to the norm of the layer's weights.
-
-    You et al., arXiv:1904.00962, algorithm 2; the weight decay is scaled with the step.
-    """
-
-    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        direction = self._direction(group, weights)
-        torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
-        # Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
-        ratios = [
-            # A layer of zeros, such as biases at first, has no norm to scale by.
-            torch.where((size > 0) & (length > 0), size / length, 1.0).clamp(0.01, 10.0)
-            for size, length in zip(
-                torch._foreach_norm(weights), torch._foreach_norm(direction), strict=True
-            )
-        ]
-        torch._foreach_mul_(direction, ratios)
-        torch._foreach_add_(weights, direction, alpha=-group["lr"])
-
-
-class Muon(_Moments):
+class Muon(torch.optim.Optimizer):
     """Muon: steps of weight matrices along all singular directions alike; AdamW for other weights.
 
     Jordan et al., 2024, https://kellerjordan.github.io/posts/muon, with steps as long as AdamW's
     (Liu et al., arXiv:2502.16982, eq. 4), so that its learning rates fit. ``torch.optim.Muon``
-    takes matrices only, one after the other.
+    takes matrices only, one after the other. Steps do not synchronize with the device.
 
     Parameters
     ----------
@@ -138,26 +53,61 @@ class Muon(_Moments):
         matrices: Iterable[Tensor] = (),
         momentum: float = 0.95,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
         self._momentum = momentum
         self._matrices = {id(weight) for weight in matrices}
 
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; ``closure`` is ignored and nothing is returned, unlike in torch."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._step(group, weights)
+
     def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        alike: dict[torch.Size, list[Tensor]] = {}
+        together: dict[Any, list[Tensor]] = {}
         others = []
         for weight in weights:
-            if id(weight) in self._matrices:
-                alike.setdefault(weight.shape, []).append(weight)
-            else:
+            if id(weight) not in self._matrices:
                 others.append(weight)
-        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        if others:
-            torch._foreach_add_(others, self._direction(group, others), alpha=-group["lr"])
-        for shape, matrices in alike.items():
+            else:
+                # Only one sharded matrix at a time is whole on a device.
+                key = id(weight) if isinstance(weight, DTensor) else weight.shape
+                together.setdefault(key, []).append(weight)
+        self._adamw(group, others)
+        for matrices in together.values():
             # Root mean square of AdamW's steps (Liu et al.).
-            length = 0.2 * max(shape) ** 0.5
+            length = 0.2 * max(matrices[0].shape) ** 0.5
             steps = self._orthogonal(matrices)
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(matrices, steps, alpha=-group["lr"] * length)
+
+    def _adamw(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        for weight in weights:
+            if not (state := self.state[weight]):
+                state["step"] = torch.tensor(0.0)  # on the host, as AdamW's is
+                state["exp_avg"] = torch.zeros_like(weight)
+                state["exp_avg_sq"] = torch.zeros_like(weight)
+        states = [self.state[weight] for weight in weights]
+        adamw(
+            weights,
+            [weight.grad for weight in weights if weight.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
 
     def _orthogonal(self, matrices: list[Tensor]) -> list[Tensor]:
         """Return the averaged gradients of matrices of one shape with singular values near one."""
@@ -170,8 +120,11 @@ class Muon(_Moments):
         gradients = [weight.grad for weight in matrices if weight.grad is not None]
         torch._foreach_lerp_(means, gradients, 1 - self._momentum)
         steps = torch._foreach_lerp(gradients, means, self._momentum)
-        found = orthogonalised(torch.stack([_whole(step) for step in steps])).unbind()
-        return [_divided_as(weight, step) for weight, step in zip(matrices, found, strict=True)]
+        found = orthogonalised(torch.stack([_whole(step) for step in steps]))
+        # Heads of data sets that a batch lacks have gradients of zero, and stay as they are.
+        sizes = torch.stack([_whole(size) for size in torch._foreach_norm(gradients, math.inf)])
+        found = found * (sizes > 0)[:, None, None]
+        return [_divided_as(w, step) for w, step in zip(matrices, found.unbind(), strict=True)]
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -182,8 +135,10 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     product of the matrix and its transpose, the smaller of both.
     """
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    tiny = torch.finfo(wide.dtype).tiny
-    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(tiny)
+    # First by the largest element: the squares of small ones would be zero.
+    largest = wide.abs().amax(dim=(1, 2), keepdim=True)
+    wide = wide / largest.clamp_min(torch.finfo(wide.dtype).tiny)
+    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1.0)
     product = wide @ wide.mT
     factor = step = _polynomial(product)
     for _ in range(4):
@@ -236,14 +191,13 @@ def make_optimizer(
         (Rajbhandari et al., arXiv:1910.02054, stage 1).
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    kind: Any = {"FusedLAMB": Lamb, "Muon": Muon}.get(settings.type)
-    kind = kind or getattr(torch.optim, settings.type)
-    make: Callable[..., torch.optim.Optimizer] = kind
+    kind: Any = getattr(torch.optim, settings.type)
     options: dict[str, Any] = {"lr": learning_rate}
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
-    if kind is Muon:
-        options["matrices"] = weight_matrices(model)
+    if settings.type == "Muon":
+        kind = partial(Muon, matrices=weight_matrices(model))
+    make: Callable[..., torch.optim.Optimizer] = kind
     if settings.use_zero_redundancy and world.size > 1:
         # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)

@@ -30,7 +30,7 @@ _MODE = "Architecture__graph_attr_conditioning_mode"
 NETWORKS: dict[str, dict[str, Any]] = {
     "rmse": {"Training__loss_function_type": "rmse"},
     "in parts": {"Training__accumulation_steps": 2},
-    "LAMB": {"Training__Optimizer__type": "FusedLAMB"},
+    "Muon": {"Training__Optimizer__type": "Muon"},
     "layers computed anew": {"Training__conv_checkpointing": True},
     **{name: {"Architecture__mpnn_type": name} for name in POTENTIALS},
     **{name: {"Architecture__mpnn_type": name, **HEADS} for name in BLIND},
@@ -46,9 +46,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     **{mode: _CONDITIONING | {_MODE: mode} for mode in ("concat_node", "film", "fuse_pool")},
 }
 """Changes to ``segment_cases.NETWORK``, a SchNet potential."""
-OPTIMISERS = (
-    *["AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon"],
-)
+OPTIMISERS = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "Muon")
 
 
 def write_labelled(path: Path, alloys: GraphStore) -> GraphStore:

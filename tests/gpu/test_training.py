@@ -53,7 +53,7 @@ def test_a_segment_that_was_stopped_goes_on(tmp_path, alloy_store, device, mode)
     np.testing.assert_allclose(again.history, whole.history, **CLOSE)
 
 
-@pytest.mark.parametrize("optimiser", ["AdamW", "Adagrad", "FusedLAMB", "Muon"])
+@pytest.mark.parametrize("optimiser", ["AdamW", "Adagrad", "Muon"])
 @pytest.mark.parametrize("back", [False, True], ids=["to the device", "to the CPU"])
 def test_what_one_device_has_begun_another_goes_on_with(
     tmp_path, alloy_store, accelerator, optimiser, back

@@ -39,7 +39,6 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "rmse, one by one": {"Training__batch_size": 1, "Training__loss_function_type": "rmse"},
     "in parts": FIVE | {"Training__accumulation_steps": 2},
     "ZeRO": FIVE | {"Training__Optimizer__use_zero_redundancy": True},
-    "LAMB": FIVE | {"Training__Optimizer__type": "FusedLAMB"},
     "Muon": FIVE | {"Training__Optimizer__type": "Muon"},
     "noise": NOISE | PROPERTY,
     "noise of a potential": NOISE,

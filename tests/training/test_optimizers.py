@@ -11,13 +11,12 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint,
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.optimizers import (
     Average,
-    Lamb,
     make_optimizer,
     orthogonalised,
     scaled_learning_rate,
 )
 
-TYPES = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon")
+TYPES = ("AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "Muon")
 
 
 def settings(**values):
@@ -31,7 +30,7 @@ def test_each_is_made_with_what_is_asked_for():
     for name in TYPES:
         asked = settings(type=name, weight_decay=1e-4)
         optimizer = make_optimizer(model, asked, 0.03, World())
-        assert type(optimizer).__name__ == name.replace("FusedLAMB", "Lamb")
+        assert type(optimizer).__name__ == name
         (group,) = optimizer.param_groups
         assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
         assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
@@ -68,29 +67,6 @@ def test_the_rate_grows_with_the_batch(tmp_path, alloy_store):
     assert trainer.schedule.rate(0, 0, 5) == pytest.approx(0.01 * graphs / 2)
 
 
-def test_lamb_by_hand():
-    """You et al., algorithm 2, layer by layer in float64."""
-    torch.manual_seed(0)
-    weights = [torch.randn(4, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)]
-    expected = [weight.clone() for weight in weights]
-    trained = [weight.clone().requires_grad_() for weight in weights]
-    rate, decay, b1, b2, eps = 0.1, 0.05, 0.9, 0.999, 1e-8
-    optimizer = Lamb(trained, lr=rate, weight_decay=decay)
-    m, v = [torch.zeros_like(w) for w in weights], [torch.zeros_like(w) for w in weights]
-    for t in range(1, 6):
-        for k, weight in enumerate(trained):
-            g = torch.randn_like(weight)
-            weight.grad = g.clone()
-            m[k] = b1 * m[k] + (1 - b1) * g
-            v[k] = b2 * v[k] + (1 - b2) * g**2
-            r = m[k] / (1 - b1**t) / ((v[k] / (1 - b2**t)).sqrt() + eps) + decay * expected[k]
-            size = expected[k].norm()
-            trust = float(size / r.norm()) if size > 0 else 1.0
-            expected[k] = expected[k] - rate * min(max(trust, 0.01), 10.0) * r
-        optimizer.step()
-        torch.testing.assert_close([w.detach() for w in trained], expected)
-
-
 def test_muon_steps_as_torch_does():
     """Matrices as torch.optim.Muon in bfloat16, vectors and embeddings as AdamW."""
     torch.manual_seed(0)
@@ -114,8 +90,25 @@ def test_muon_steps_as_torch_does():
         for each in (optimizer, *peers):
             each.step()
         for name, weight in ours.items():
-            bound = 2e-3 if name == "1.weight" else 1e-6
+            bound = 5e-4 if name == "1.weight" else 1e-6
             torch.testing.assert_close(weight.detach(), theirs[name], atol=bound, rtol=1e-5)
+
+
+def test_muon_leaves_matrices_without_gradient_alone():
+    """Heads of data sets that a batch lacks have gradients of zero, for thousands of steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 6, bias=False)
+    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.0), 0.02, World())
+    for size in (1.0, 1e-30):
+        model.weight.grad = size * torch.randn(6, 8)
+        before = model.weight.detach().clone()
+        optimizer.step()
+        assert 0.02 < (model.weight - before).norm() < 0.2, "steps are of one length"
+    model.weight.grad = torch.zeros(6, 8)
+    before = model.weight.detach().clone()
+    for _ in range(3000):
+        optimizer.step()
+    assert torch.equal(model.weight, before)
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 2, 64)])

@@ -35,7 +35,6 @@ TRAININGS: dict[str, dict[str, Any]] = {
         "bootstrap": True,
     },
     "dropout": GAT_WITH_DROPOUT,
-    "LAMB, in parts": {"Training__Optimizer__type": "FusedLAMB", "Training__accumulation_steps": 2},
     "Muon, in parts": {"Training__Optimizer__type": "Muon", "Training__accumulation_steps": 2},
     "steps": {
         "Training__Scheduler": {"type": "cosine"},

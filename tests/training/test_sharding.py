@@ -56,7 +56,6 @@ NETWORKS = {
     ),
     "recomputed potential": sharded("FULL_SHARD", Training__conv_checkpointing=True),
     "in micro-batches": sharded("FULL_SHARD", Training__accumulation_steps=2),
-    "LAMB": sharded("FULL_SHARD", Training__Optimizer__type="FusedLAMB"),
     "Muon": sharded("FULL_SHARD", Training__Optimizer__type="Muon"),
     # more ranks than graphs in a step
     "one by one": sharded("FULL_SHARD", potential=False, Training__batch_size=1),

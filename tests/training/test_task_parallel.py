@@ -56,7 +56,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "property": divided(property_heads=True),
     "single precision": divided(Training__precision="fp32"),
     "clipped": divided(**CLIPPED, Training__accumulation_steps=2),
-    "LAMB": divided(Training__Optimizer__type="FusedLAMB"),
     "Muon": divided(Training__Optimizer__type="Muon"),
     "rmse": divided(Training__loss_function_type="rmse", property_heads=True),
     "noise of a potential": divided(Training__loss_function_type="GaussianNLLLoss"),

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from training_cases import same
 
 from hydragnn_flow.config.network import Optimizer
-from hydragnn_flow.training.distributed import join
+from hydragnn_flow.training.distributed import World, join
 from hydragnn_flow.training.optimizers import make_optimizer, optimizer_state
 
 
@@ -26,6 +26,7 @@ class Bomb:
 
 
 SETTINGS = Optimizer(type="AdamW", learning_rate=0.01, use_zero_redundancy=True)
+MUON = SETTINGS.model_copy(update={"type": "Muon"})
 
 
 def trained(make):
@@ -46,6 +47,12 @@ def compare(world, folder):
     if world.is_first:
         whole = trained(lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))
         assert same(found["state"], whole.state_dict()["state"])
+    shared = trained(lambda model: make_optimizer(model, MUON, 0.01, world))
+    found = optimizer_state(shared, world)
+    if world.is_first:
+        alone = trained(lambda model: make_optimizer(model, MUON, 0.01, World()))
+        assert same(found["state"], alone.state_dict()["state"])
+        assert "matrices" not in found["param_groups"][0], "no second copy of the weights"
 
 
 def attack(world, folder):

@@ -109,11 +109,11 @@ _PRECISIONS = {
 class Optimizer(Section):
     """`NeuralNetwork.Training.Optimizer`: optimiser and learning rate."""
 
-    type: Literal[
-        "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB", "Muon"
-    ] = "AdamW"
-    """Optimiser: a class name of torch, ``FusedLAMB`` for LAMB, or ``Muon`` for Muon on weight
-    matrices and AdamW on other weights."""
+    type: Literal["AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "Muon"] = (
+        "AdamW"
+    )
+    """Optimiser: a class name of torch. ``Muon``, which HydraGNN lacks, trains weight matrices, and
+    AdamW the rest."""
     learning_rate: float = Field(gt=0)
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
