@@ -37,26 +37,20 @@ class Muon(torch.optim.Optimizer):
     matrices
         Those of them that Muon trains, from
         :func:`~hydragnn_flow.models.cost.weight_matrices`; AdamW trains the others.
-    lr, betas, eps, weight_decay
-        Settings as in ``torch.optim.AdamW``.
-    momentum
-        Decay of the average of gradients whose singular values become alike.
+    lr, weight_decay
+        Settings as in ``torch.optim.AdamW``, whose other defaults apply too.
     """
 
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        lr: float,
         weight_decay: float = 0.01,
+        *,
         matrices: Iterable[Tensor] = (),
-        momentum: float = 0.95,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
-        self._momentum = momentum
+        settings = {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95}
+        super().__init__(params, settings | {"betas": (0.9, 0.999), "eps": 1e-8})
         self._matrices = {id(weight) for weight in matrices}
 
     @torch.no_grad()
@@ -81,7 +75,7 @@ class Muon(torch.optim.Optimizer):
         for matrices in together.values():
             # Root mean square of AdamW's steps (Liu et al.).
             length = 0.2 * max(matrices[0].shape) ** 0.5
-            steps = self._orthogonal(matrices)
+            steps = self._orthogonal(matrices, group["momentum"])
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(matrices, steps, alpha=-group["lr"] * length)
 
@@ -109,7 +103,7 @@ class Muon(torch.optim.Optimizer):
             maximize=False,
         )
 
-    def _orthogonal(self, matrices: list[Tensor]) -> list[Tensor]:
+    def _orthogonal(self, matrices: list[Tensor], momentum: float) -> list[Tensor]:
         """Return the averaged gradients of matrices of one shape with singular values near one."""
         means = []
         for weight in matrices:
@@ -118,8 +112,8 @@ class Muon(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(weight)
             means.append(state["momentum_buffer"])
         gradients = [weight.grad for weight in matrices if weight.grad is not None]
-        torch._foreach_lerp_(means, gradients, 1 - self._momentum)
-        steps = torch._foreach_lerp(gradients, means, self._momentum)
+        torch._foreach_lerp_(means, gradients, 1 - momentum)
+        steps = torch._foreach_lerp(gradients, means, momentum)
         found = orthogonalised(torch.stack([_whole(step) for step in steps]))
         # Heads of data sets that a batch lacks have gradients of zero, and stay as they are.
         sizes = torch.stack([_whole(size) for size in torch._foreach_norm(gradients, math.inf)])
