@@ -90,7 +90,7 @@ def _element_table(width: int) -> nn.Embedding:
     """Return an embedding whose rows are random linear maps of the elements' periodic features."""
     table = nn.Embedding(N_ELEMENTS, width)
     features = periodic_features()
-    own = 0.1  # part of a row's mean square that no other element shares
+    own = 0.1  # mean part of the rows' squares that no other element shares
     common = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
     with torch.no_grad():
         table.weight.mul_(own**0.5).add_(common, alpha=(1 - own) ** 0.5)
