@@ -392,6 +392,7 @@ class Estimator:
         }
         training = network.Training
         wide = 2 if training.precision == "fp64" else 1
+        muon = training.Optimizer.type == "Muon"
 
         def count() -> Work:
             heads = 0
@@ -407,7 +408,7 @@ class Estimator:
                     **batch,
                     largest=self._largest_graph,
                     finite=self._is_finite(model),
-                    muon=training.Optimizer.type == "Muon",
+                    muon=muon,
                 )
             return Work(
                 flops=cost.flops * wide,
@@ -422,7 +423,7 @@ class Estimator:
         # Defaults are included, so that a network with an explicit one is of the same family.
         architecture = network.Architecture.model_dump(mode="json")
         told_by = training.model_dump(mode="json", exclude=_TOLD_BY_THE_BATCH)
-        return self._works.work([architecture, told_by, batch], count)
+        return self._works.work([architecture, told_by, muon, batch], count)
 
 
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:

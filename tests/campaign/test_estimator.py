@@ -80,6 +80,18 @@ def test_every_whole_segment_teaches(start):
     assert ratio(again, EGNN) == pytest.approx(ratio(context, EGNN))
 
 
+def test_muon_takes_longer_on_any_number_of_gcds(start):
+    """Its matrix products are repeated by every GCD."""
+    muon = SCHNET | {"Training.Optimizer.type": "Muon"}
+    context = start()
+    adamw, slower = (
+        [task(context, 0, each, width=width).estimate.uncorrected_seconds for width in (1, 4)]
+        for each in (SCHNET, muon)
+    )
+    assert slower[0] > adamw[0]
+    assert slower[1] - adamw[1] == pytest.approx(slower[0] - adamw[0], rel=0.05)
+
+
 def test_what_did_not_do_all_of_its_work_teaches_nothing(start):
     context = start()
     before = ratio(context, SCHNET)
