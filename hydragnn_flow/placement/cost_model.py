@@ -87,11 +87,11 @@ class Work:
     gathered_bytes: float = 0.0
     """Largest amount of parameters and gradients that a GCD holds in addition to its own shard
     [B]."""
-    update_flops: float = 0.0
-    """Floating-point operations with which each GCD updates the weights."""
     head_bytes: float = 0.0
     """Parameters of the heads [B], which GCDs may divide among them by branch (heads of one data
     set)."""
+    update_flops: float = 0.0
+    """Floating-point operations with which each GCD updates the weights."""
 
     def exchanged_bytes(self, width: int) -> float:
         """Compute the number of bytes that each of ``width`` GCDs sends in a training step.
