@@ -105,7 +105,10 @@ def _search(axes: Axes, run: RunFiles) -> None:
     axes.set(xlabel="trial", ylabel="validation error")
     value_axis(axes, "y", frame["value"].dropna().to_numpy())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=_SMALL, frameon=False, ncols=2, handletextpad=0.3, columnspacing=0.8)
+    low, high = axes.get_ylim()
+    axes.set_ylim(top=high * (high / low) ** 0.5)  # room for the legend above all points
+    places = {"loc": "upper center", "handletextpad": 0.3, "columnspacing": 0.8}
+    axes.legend(fontsize=_SMALL, frameon=False, ncols=2, **places)
     _title(axes, "The search")
     tidy(axes)
 
