@@ -107,7 +107,7 @@ def test_the_cost_of_muon_is_that_of_its_products():
     """Counted by torch: a step with Muon has that many operations more."""
     model = nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 56), nn.Embedding(30, 24))
     assert [*weight_matrices(model)] == [model[0].weight, model[1].weight]
-    optimizer = Muon(model.parameters(), matrices=weight_matrices(model))
+    optimizer = Muon(model.parameters(), 0.01, matrices=weight_matrices(model))
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)
     with _TorchsOwnCount() as counted:
