@@ -3,8 +3,9 @@
     python -m venv PEERS && PEERS/bin/pip install schnetpack==2.1.1 mace-torch==0.3.16 matgl==4.1.2
     python benchmarks/peers_accuracy.py --data DIRECTORY-OF-THE-DATA-SETS --peers PEERS/bin/python
 
-Both sides get the same files, splits, edges, architecture and CPU time, on one thread, and train at
-the same time. Theirs has the settings that its authors recommend, or better ones
+Both sides get the same files, splits, edges and CPU time, on one thread, and train at the same
+time; potentials are of the same architecture. Ours are trained by Muon, at a rate chosen on acac;
+theirs have the settings that their authors recommend, or what did better on it
 (benchmarks/peer_potentials/). The weights best on the validation split are tested.
 """
 

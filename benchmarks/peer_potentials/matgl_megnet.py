@@ -1,7 +1,8 @@
 """matgl's MEGNet, in the sizes of its paper (Chen et al., arXiv:1812.05055).
 
-A batch of 32 and a rate that falls along half a cosine of the CPU time from 3e-3, as in the other
-peers, do better here than 128 and 1e-3. Of matgl's networks M3GNet erred more after the same time.
+The rate falls along half a cosine of the CPU time, and weights are averaged, as in the other peers.
+Batch and rate were not searched. Of matgl's networks M3GNet erred more: 0.227 against 0.206 eV/atom
+after 120 CPU-seconds on 1,080 structures, at a rate of 1e-3.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Taken:
         """True if all values are finite and possible."""
         work, memory = self.work, 1.0 if self.memory is None else self.memory
         positive = (self.steps, self.step_seconds, self.seconds, self.together, self.width, memory)
-        others = (work.flops, work.bytes, work.launches, work.parameter_bytes)
+        others = (work.flops, work.update_flops, work.bytes, work.launches, work.parameter_bytes)
         return all(0 < value < math.inf for value in positive) and all(
             0 <= value < math.inf for value in (*others, self.epochs, self.evaluated)
         )

@@ -100,6 +100,7 @@ class DrawnTruth:
         arithmetic, traffic, launch = self._rates
         computing = (
             max(work.flops / gcd.flops / arithmetic, work.bytes / gcd.bandwidth / traffic) / width
+            + work.update_flops / gcd.flops / arithmetic
         )
         launching = work.launches * gcd.launch_seconds * launch * micro_batches
         alone = computing + launching if gcd.launches else max(computing, launching)

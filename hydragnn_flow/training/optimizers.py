@@ -105,12 +105,10 @@ class Muon(torch.optim.Optimizer):
 
     def _orthogonal(self, matrices: list[Tensor], momentum: float) -> list[Tensor]:
         """Return the averaged gradients of matrices of one shape with singular values near one."""
-        means = []
         for weight in matrices:
-            state = self.state[weight]
-            if not state:
-                state["momentum_buffer"] = torch.zeros_like(weight)
-            means.append(state["momentum_buffer"])
+            if not self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        means = [self.state[weight]["momentum_buffer"] for weight in matrices]
         gradients = [weight.grad for weight in matrices if weight.grad is not None]
         torch._foreach_lerp_(means, gradients, 1 - momentum)
         steps = torch._foreach_lerp(gradients, means, momentum)
