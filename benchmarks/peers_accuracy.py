@@ -4,8 +4,8 @@
     python benchmarks/peers_accuracy.py --data DIRECTORY-OF-THE-DATA-SETS --peers PEERS/bin/python
 
 Both sides get the same files, splits, edges and CPU time, on one thread, and train at the same
-time; potentials are of the same architecture. Ours are trained by Muon, at rates chosen on these sets;
-theirs have the settings that their authors recommend, or what did better on it
+time; potentials are of the same architecture. Ours are trained by Muon, at rates chosen on these
+sets; theirs have the settings that their authors recommend, or what did better there
 (benchmarks/peer_potentials/). The weights best on the validation split are tested.
 """
 
