@@ -107,7 +107,7 @@ def _search(axes: Axes, run: RunFiles) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     low, high = axes.get_ylim()
     axes.set_ylim(top=high * (high / low) ** 0.5)  # room for the legend above all points
-    places = {"loc": "upper center", "handletextpad": 0.3, "columnspacing": 0.8}
+    places: dict[str, Any] = {"loc": "upper center", "handletextpad": 0.3, "columnspacing": 0.8}
     axes.legend(fontsize=_SMALL, frameon=False, ncols=2, **places)
     _title(axes, "The search")
     tidy(axes)

@@ -67,7 +67,7 @@ def network(pair: Pair) -> NetworkConfig:
     level = "node" if chosen.potential else "graph"
     outputs = {chosen.measures[0].target: level}
     section = network_of(pair.mpnn_type, outputs, potential=chosen.potential)
-    section["Architecture"] |= pair.architecture | {"max_neighbours": chosen.neighbours}
+    section["Architecture"] |= {**pair.architecture, "max_neighbours": chosen.neighbours}
     section["Training"] |= {"num_epoch": 10_000, "batch_size": chosen.batch_size}
     if chosen.potential:
         section["Architecture"]["energy_peratom_weight"] = 5.0

@@ -193,6 +193,6 @@ def read_graphs(file: Path, split: str) -> list[Graph]:
     shifts = np.split(part["shifts"], edges[1:-1])
     tensor = torch.from_numpy
     return [
-        Graph(*(tensor(value) for value in values), float(energy))
-        for *values, energy in zip(*of_atoms, of_edges, shifts, part["energies"], strict=True)
+        Graph(tensor(n), tensor(x), tensor(f), tensor(e), tensor(s), float(energy))
+        for n, x, f, e, s, energy in zip(*of_atoms, of_edges, shifts, part["energies"], strict=True)
     ]
