@@ -15,8 +15,9 @@ from hydragnn_flow.training.loading import moved
 pytestmark = pytest.mark.gpu
 
 # Largest error allowed, relative to the size of what is compared, by precision: of outputs, and of
-# the gradient of the weights. A CPU's are 3e-6 in float32 and 0.13 in bfloat16, in forces of PNAEq.
-TOLERANCES = {"fp64": (1e-9, 1e-9), "fp32": (5e-5, 5e-5), "bf16": (0.25, 0.15)}
+# the gradient of the weights. A CPU's are 3e-6 in float32 and 0.21 in bfloat16, in DimeNet's heads,
+# whose gradient nearly cancels with these first weights (0.01 to 0.04 with five others).
+TOLERANCES = {"fp64": (1e-9, 1e-9), "fp32": (5e-5, 5e-5), "bf16": (0.25, 0.3)}
 CASES = [(name, potential) for name in MPNN_TYPES for potential in (True, False)]
 CASES = [(name, potential) for name, potential in CASES if not potential or name in POTENTIALS]
 
