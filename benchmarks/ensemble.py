@@ -8,13 +8,13 @@ members have 30 epochs on public data here. A seed draws the split of the data (
 give a test set, validation alone) and the whole search. Tables are of the test splits. The single
 network is the trial with the best validation criterion, retrained as members are. *Outside* are
 structures of the test split that are compressed, expanded, cut into slabs and clusters, lose atoms,
-gain an element or get atoms too close.
+gain an element or get atoms too close. Campaigns that an earlier run finished in the scratch
+directory are not run again.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -44,16 +44,16 @@ def main(
     run = Run("ensemble", ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     found: list[Outcome] = []
     flagged: list[Flags] = []
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        for name in only or CONFIGS:
-            for seed in range(seeds):
-                say(f"{name}, campaign {seed + 1} of {seeds}")
-                path = Path(folder).resolve() / f"{name}-{seed}"
-                run_set(name, seed, data, path, quick)
-                found += outcomes(name, seed, path)
-                if seed == 0:
-                    flagged.append(flags(name, path, 1 if quick else 4))
+    folder = (scratch / ("ensemble-quick" if quick else "ensemble")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in only or CONFIGS:
+        for seed in range(seeds):
+            say(f"{name}, campaign {seed + 1} of {seeds}")
+            path = folder / f"{name}-{seed}"
+            run_set(name, seed, data, path, quick)
+            found += outcomes(name, seed, path)
+            if seed == 0:
+                flagged.append(flags(name, path, 1 if quick else 4))
     details = {"outcomes": [*map(asdict, found)], "flags": [*map(asdict, flagged)]}
     run.end(
         [line_table(judged(found)), outside(flagged)],
