@@ -1,4 +1,4 @@
-"""`driver.log` of a run directory: decisions of the driver and their reasons, one per line.
+"""`driver.log`: decisions of the driver and their reasons, one per line; display of a campaign.
 
 Every module uses the logger of its own name. While a driver runs, records from level INFO on are
 appended to the file, and do not reach the handlers of a user's script. Records from level NOTICE
@@ -11,11 +11,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 FILE = "driver.log"
 NOTICE = 25
@@ -200,3 +201,43 @@ class _Shown(logging.Handler):
             self._show(record.getMessage())
         except Exception:
             self.handleError(record)
+
+
+class View(Protocol):
+    """Progress display of a campaign; `CampaignView` is that of the terminal."""
+
+    def say(self, text: str) -> None:
+        """Show a sentence."""
+        ...
+
+    def step(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Show the progress of a stage.
+
+        Parameters
+        ----------
+        stage
+            Name of the stage: `prepare`, `search`, `ensemble`, …
+        done, total
+            Finished and total number of the stage's units.
+        note
+            Further text to show with the bar.
+        """
+        ...
+
+    def search(
+        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
+    ) -> None:
+        """Show the number of trials in each state, and the best value so far.
+
+        Parameters
+        ----------
+        states
+            Number of trials in each of Optuna's states.
+        ready, waiting
+            Number of running trials that have no GCD yet, and of trials that wait to be promoted.
+        best
+            Best value so far of the first objective.
+        total
+            Maximum number of trials of the search.
+        """
+        ...

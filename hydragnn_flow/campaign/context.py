@@ -17,7 +17,6 @@ from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.setup.stores import segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
@@ -27,7 +26,7 @@ from hydragnn_flow.execution import DriverFile, Site
 from hydragnn_flow.execution.jobs import Clock, WallClock
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.garbage import no_collection
-from hydragnn_flow.log import tell
+from hydragnn_flow.log import View, tell
 from hydragnn_flow.placement import (
     Gcd,
     WorkInterpolation,

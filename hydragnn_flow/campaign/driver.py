@@ -18,7 +18,6 @@ from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.starting import bring_weights
 from hydragnn_flow.campaign.setup.stores import checked_store
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.data import GraphStore
@@ -28,7 +27,7 @@ from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.locks import local_locks
-from hydragnn_flow.log import driver_log, tell
+from hydragnn_flow.log import View, driver_log, tell
 from hydragnn_flow.report.gcd_time import cost_of, nodes_cost, rest_watts
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory

@@ -16,14 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from hydragnn_flow.campaign.context import Ledger, answering
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config.objective import SECONDS, ObjectiveConfig
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import LOST, SECONDS_BETWEEN_CHECKS, Jobs, Sending, Task
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, STEPS_TO_WAIT
 from hydragnn_flow.files import write_text
-from hydragnn_flow.log import driver_log, tell
+from hydragnn_flow.log import View, driver_log, tell
 from hydragnn_flow.placement import place
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory

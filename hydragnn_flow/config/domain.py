@@ -1,11 +1,14 @@
-"""Domains of the hyper-parameters of a search, and the conditions they exist under."""
+"""Domains of the hyper-parameters of a search, conditions for them to exist, and rules."""
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from math import isclose
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -115,6 +118,21 @@ class Parameter(Section):
         steps = 0.0 if self.step is None else (value - low) / self.step
         return isclose(steps, round(steps), abs_tol=1e-8)
 
+    def at(self, unit: _Number) -> Scalar:
+        """Return the value at a relative position in the domain, from 0 to less than 1."""
+        if self.choices is not None:
+            return self.choices[int(unit * len(self.choices))]
+        assert self.bounds is not None
+        low, high = self.bounds
+        step = self.step or (1 if self.int is not None else 0)
+        if self.log:
+            value = low * ((high + step) / low) ** unit
+        else:
+            value = low + unit * (high + step - low)
+        if step:
+            value = low + step * ((value - low) // step)
+        return min(int(value) if self.int is not None else value, high)
+
     def examples(self) -> tuple[Scalar, ...]:
         """Return values that together test the domain: every choice, or both ends of the range.
 
@@ -208,3 +226,127 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return the end of a sentence on an unknown word: a similar known word, or an empty string."""
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+_SYNTAX = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.BinOp, ast.Add),
+    *(ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Constant, ast.Tuple, ast.List),
+    *(ast.Name, ast.Attribute, ast.Load),
+)
+_EXAMPLE = "write a comparison, as in hidden_dim % global_attn_heads == 0"
+
+
+class Rule:
+    """Condition that the parameters of every trial meet, such as ``hidden_dim <= 4 * num_radial``.
+
+    Parameters
+    ----------
+    text
+        Comparisons of arithmetic expressions, joined by ``and``, ``or`` and ``not``. A name is a
+        path of the space, or its end if no other path ends alike.
+    paths
+        Dotted paths of the space.
+
+    Raises
+    ------
+    ValueError
+        If the text is no such expression, or names no parameter or an unknown one.
+    """
+
+    def __init__(self, text: str, paths: Iterable[str]) -> None:
+        self.text = text
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{text!r} is no expression: {error.args[0]}; {_EXAMPLE}") from error
+        for node in ast.walk(tree):
+            if not isinstance(node, _SYNTAX):
+                kind = type(node).__name__
+                raise ValueError(f"{text!r} has more than comparisons ({kind}); {_EXAMPLE}")
+        named = _Named([*paths])
+        tree = ast.fix_missing_locations(named.visit(tree))
+        self.paths = tuple(named.found)
+        """Paths of the parameters that the rule names."""
+        top = tree.body.op if isinstance(tree.body, ast.UnaryOp) else tree.body
+        if not isinstance(top, ast.Compare | ast.BoolOp | ast.Not):
+            raise ValueError(f"{text!r} is neither true nor false; {_EXAMPLE}")
+        if not self.paths:
+            raise ValueError(f"{text!r} names no parameter of space; {_EXAMPLE}")
+        self._code = compile(tree, "<where>", "eval")
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return True if parameters, by dotted path, meet the rule, or lack one that it names.
+
+        A division by zero does not meet it.
+
+        Raises
+        ------
+        ValueError
+            If the expression cannot be computed, as a remainder of a word cannot.
+        """
+        if any(path not in values for path in self.paths):
+            return True
+        try:
+            return bool(eval(self._code, {"__builtins__": {}, "values": values}))
+        except ArithmeticError:
+            return False
+        except TypeError as error:
+            at = ", ".join(f"{path} = {values[path]!r}" for path in self.paths)
+            raise ValueError(f"{self.text!r} cannot be computed for {at}: {error}") from error
+
+
+class _Named(ast.NodeTransformer):
+    """Replaces names and dotted paths by the values of the parameters that they name."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self.found: dict[str, None] = {}
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._value(ast.unparse(node))
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._value(node.id)
+
+    def _value(self, name: str) -> ast.AST:
+        fitting = [path for path in self._paths if f".{path}".endswith(f".{name}")]
+        fitting = [name] if name in fitting else fitting
+        if not fitting:
+            ends = [path.rpartition(".")[2] for path in self._paths]
+            hint = did_you_mean(name, [*self._paths, *ends]) or "; add it to space, or correct it"
+            raise ValueError(f"{name!r} is not a parameter of space{hint}")
+        if len(fitting) > 1:
+            raise ValueError(f"{name!r} may be {' or '.join(fitting)}; write the whole path")
+        self.found[fitting[0]] = None
+        return ast.Subscript(ast.Name("values", ast.Load()), ast.Constant(fitting[0]), ast.Load())
+
+
+def satisfying(
+    space: Mapping[str, Parameter], rules: Iterable[Rule], given: Mapping[str, Scalar]
+) -> Iterator[dict[str, Scalar]]:
+    """Yield those of 10,000 random configurations that meet all rules, always the same ones.
+
+    Parameters
+    ----------
+    space
+        Domain of each parameter by dotted path.
+    rules
+        Rules between the parameters.
+    given
+        Values that every configuration has.
+
+    Raises
+    ------
+    ValueError
+        If a rule cannot be computed for a configuration.
+    """
+    rules, draw = [*rules], random.Random(0)
+    for _ in range(10_000):
+        values: dict[str, Scalar] = {}
+        for name, parameter in space.items():
+            unit = draw.random()
+            if all(values.get(other) in allowed for other, allowed in parameter.when.items()):
+                values[name] = given[name] if name in given else parameter.at(unit)
+        if all(rule.holds(values) for rule in rules):
+            yield values

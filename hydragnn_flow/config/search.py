@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
+from hydragnn_flow.config.domain import (
+    Parameter,
+    Rule,
+    Scalar,
+    check_conditions,
+    did_you_mean,
+    satisfying,
+)
 from hydragnn_flow.config.optuna_classes import SAMPLERS, build_pruner, build_sampler
 
 __all__ = ["LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
@@ -156,6 +163,9 @@ class SearchConfig(Section):
     chooses the other parameters."""
     space: dict[str, Parameter] = Field(min_length=1)
     """Search space: dotted path into ``NeuralNetwork`` → domain."""
+    where: tuple[str, ...] = ()
+    """Rules that the parameters of every trial meet, as in
+    ``hidden_dim % global_attn_heads == 0``."""
 
     removed: ClassVar = {
         "brackets": ((), "there are as many as rungs; remove it"),
@@ -177,6 +187,11 @@ class SearchConfig(Section):
             )
             raise ValueError(f"{name!r} is not a sampler{hint}")
         return name
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _one_or_more_rules(cls, where: object) -> object:
+        return (where,) if isinstance(where, str) else where
 
     @field_validator("validation_samples", mode="before")
     @classmethod
@@ -260,7 +275,29 @@ class SearchConfig(Section):
         for i, values in enumerate(self.enqueue):
             for conflict in self._wrong_enqueued(values):
                 raise ValueError(f"enqueue.{i}{conflict}")
+        self._check_rules()
         return self
+
+    def _check_rules(self) -> None:
+        if not self.where:
+            return
+        try:
+            rules = self.rules
+            for values in ({}, *self.enqueue):
+                if next(satisfying(self.space, rules, values), None) is None:
+                    at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+                    raise ValueError(
+                        f"{' and '.join(self.where)!r} holds for no configuration"
+                        + (f" with {at} (enqueue)" if at else "")
+                        + ", of 10,000 random ones; correct it, or widen space"
+                    )
+        except ValueError as error:
+            raise ValueError(f"where: {error}") from error
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Rules of :attr:`where`."""
+        return [Rule(text, self.space) for text in self.where]
 
     def _wrong_enqueued(self, values: dict[str, Scalar]) -> Iterator[str]:
         if not values:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import combinations, product
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations, islice, product
 from typing import Any
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.domain import Parameter, Scalar, both, did_you_mean, needed
+from hydragnn_flow.config.domain import (
+    Parameter,
+    Rule,
+    Scalar,
+    both,
+    did_you_mean,
+    needed,
+    satisfying,
+)
 from hydragnn_flow.config.network import (
     DDP,
     Architecture,
@@ -96,16 +105,16 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
                 f"write {CRITERION} among search.objectives instead"
             )
     _check_judged_alike(search.space, network)
-    check_space(search.space, network_with)
+    check_space(search.space, network_with, search.rules)
     _check_widths(search.space, gcds, network_with)
     for i, values in enumerate(search.enqueue):
         try:
-            network_with(completed(search.space, values))
+            _network(search.space, search.rules, values, network_with)
         except InputError as error:
             raise ValueError(f"search.enqueue.{i}: {error}") from None
 
 
-def check_space(space: Space, network_with: NetworkWith) -> None:
+def check_space(space: Space, network_with: NetworkWith, rules: Sequence[Rule] = ()) -> None:
     """Validate networks of a search: with examples of each parameter and of each pair of them.
 
     Parameters
@@ -114,6 +123,8 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
         Domain by dotted path into the network's JSON.
     network_with
         Function that takes values by dotted path, and returns the validated network with them.
+    rules
+        Rules that every trial meets; pairs that break one are left out.
 
     Raises
     ------
@@ -129,11 +140,11 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
         held = {other: values[0] for other, values in needed(space, name).items()}
         for value in parameter.examples():
             try:
-                read |= _try(space, {**held, name: value}, network_with)
+                read |= _try(space, rules, {**held, name: value}, network_with)
             except InputError as error:
                 raise ValueError(f"search.space.{name}: {error}") from None
     for one, other in combinations([name for name in space if name != GCDS], 2):
-        read |= _try_pair(space, one, other, network_with)
+        read |= _try_pair(space, rules, one, other, network_with)
     for name in space:
         if name not in read:
             raise ValueError(f"search.space.{name}: changes nothing here; remove it")
@@ -186,7 +197,9 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
                 raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 
-def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
+def _try_pair(
+    space: Space, rules: Sequence[Rule], one: str, other: str, network_with: NetworkWith
+) -> set[str]:
     """Validate networks with all pairs of examples of two parameters.
 
     Returns the paths that at least one of these networks reads.
@@ -200,7 +213,7 @@ def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> 
         if first not in conditions.get(one, (first,)):
             continue
         try:
-            read |= _try(space, {**held, one: first, other: second}, network_with)
+            read |= _try(space, rules, {**held, one: first, other: second}, network_with)
         except InputError as error:
             raise ValueError(
                 f"search.space: {one} = {first!r} does not go with {other} = {second!r}: {error}"
@@ -208,21 +221,38 @@ def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> 
     return read
 
 
-def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) -> set[str]:
+def _try(
+    space: Space, rules: Sequence[Rule], values: Mapping[str, Scalar], network_with: NetworkWith
+) -> set[str]:
     """Validate the network with ``values``, and return the paths among them that it reads.
 
-    If that network is impossible, the network in which all other parameters have their first
-    examples too must be possible.
+    Values that the rules leave to no trial all count as read.
     """
+    network = _network(space, rules, values, network_with)
+    unread = () if network is None else tuple(network.unread_keys())
+    return {path for path in values if network is None or not path.startswith(unread)}
+
+
+def _network(
+    space: Space, rules: Sequence[Rule], values: Mapping[str, Scalar], network_with: NetworkWith
+) -> NetworkConfig | None:
+    """Return the network with ``values``; None if the rules leave them to no trial.
+
+    Other parameters are as in the network's file. If that network is impossible, they have their
+    first examples, or random values that meet the rules.
+    """
+    if not all(rule.holds(values) for rule in rules):
+        return None
     try:
-        network = network_with(values)
-    except InputError as error:
-        try:
-            network = network_with(completed(space, values))
-        except InputError:
-            raise error from None
-    unread = tuple(network.unread_keys())
-    return {path for path in values if not path.startswith(unread)}
+        return network_with(values)
+    except InputError:
+        wholes = [*islice(satisfying(space, rules, values), 20)] if rules else []
+        if rules and not wholes:
+            return None
+        for whole in wholes or [completed(space, values)]:
+            with suppress(InputError):
+                return network_with(whole)
+        raise
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -14,7 +14,6 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's a
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.records import (
@@ -34,6 +33,7 @@ from hydragnn_flow.search.records import (
     suggest,
 )
 from hydragnn_flow.search.rungs import Rungs, Verdict
+from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
 BEGUN = "begun"
@@ -200,7 +200,7 @@ class Search:
         # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
-        self._sampler = build_sampler(config.sampler, config.space, seed)
+        self._sampler = sampler_of(config, seed)
         self._study.sampler = self._sampler
         self._complete(trials)
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
@@ -442,7 +442,7 @@ def rehearse(config: SearchConfig) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            study.sampler = build_sampler(config.sampler, config.space, seed=0)
+            study.sampler = sampler_of(config, seed=0)
             run(shown)
             run(shown + 1)
     except Exception as error:  # a user's class may raise anything

@@ -15,14 +15,13 @@ from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.stores import checked_store
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.summary import SELECTION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.files import unsynced, write_json
-from hydragnn_flow.log import driver_log
+from hydragnn_flow.log import View, driver_log
 from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials

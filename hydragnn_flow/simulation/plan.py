@@ -15,12 +15,12 @@ from optuna.samplers import RandomSampler
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.log import View
 from hydragnn_flow.placement import Experience, WorkInterpolation, measured_power, too_large
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.log import View
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import trial_kwh

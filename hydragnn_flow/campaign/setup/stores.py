@@ -12,7 +12,6 @@ import torch
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.starting import check_start
-from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.remarks import remarks
@@ -25,7 +24,7 @@ from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.calibration import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
-from hydragnn_flow.log import tell
+from hydragnn_flow.log import View, tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import EpochPlan, Sampling, SegmentSpec, Start, StoreAccess
 from hydragnn_flow.training.plan.batching import Budget, graphs_kept
