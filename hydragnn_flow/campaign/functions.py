@@ -283,7 +283,7 @@ class _Campaign:
         outcome = Outcome(
             objectives=tuple(measured[name] for name in config.objectives),
             excess={name: measured[name] - most for name, most in config.constraints.items()},
-            curve=[],
+            costs={"gcd_seconds": spent},
         )
         verdict = self._search.report(result.number, result.rung, outcome)
         _logger.info(

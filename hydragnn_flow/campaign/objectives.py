@@ -52,6 +52,11 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
         ),
         excess={name: _value(name, results, curve) - limit for name, limit in limits.items()},
         curve=[(row[0], row[judged]) for row in curve],
+        costs={
+            "gcd_seconds": _value("seconds", results, curve),
+            "gcds": max(1, len(results[-1].gcds)),
+            "peak_memory_gib": _value("peak_memory_gib", results, curve),
+        },
     )
 
 

@@ -90,11 +90,14 @@ class Outcome:
     curve
         Pair (epoch, criterion) of every epoch so far; (epoch, validation loss) if the loss is the
         first objective.
+    costs
+        Further quantities, which the study records as user attributes of an ended trial.
     """
 
     objectives: tuple[float, ...]
     excess: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[Sequence[float]] = ()
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:

@@ -54,6 +54,9 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     InputError
         If an earlier study has other objectives, unknown limits, or no trial in the space.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls the names experimental
+        study.set_metric_names(list(config.objectives))
     study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
         earlier = _open(Path(name), config)
@@ -311,6 +314,9 @@ class Search:
             return verdict
         for name, excess in outcome.excess.items():
             self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
+        if verdict != "waits":
+            for name, cost in outcome.costs.items():
+                self._storage.set_trial_user_attr(identity, name, cost)
         if verdict == "complete":
             self._tell(number, TrialState.COMPLETE, outcome.objectives)
         elif verdict == "stops":

@@ -13,7 +13,7 @@ from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import JOURNAL, Outcome, read_trials
 from hydragnn_flow.search.records import waits
-from hydragnn_flow.search.storage import end_of
+from hydragnn_flow.search.storage import end_of, read_journal
 
 
 def some_trials(path):
@@ -47,6 +47,20 @@ def test_words_values_and_reasons(path):
     assert search.asked == 6
     assert search.states == {"complete": 1, "pruned": 1, "failed": 1, "running": 3}
     assert search.best == pytest.approx(0.1)
+
+
+def test_optuna_sees_the_names_of_objectives_and_what_an_ended_trial_has_cost(path):
+    costs = {"gcd_seconds": 3.5, "gcds": 2, "peak_memory_gib": 0.25}
+    with open_search(path) as search:
+        first, second = search.ask().number, search.ask().number
+        for number, value in ((first, 0.1), (second, 0.9)):
+            search.report(number, 0, Outcome((value,), costs=costs))
+    study = optuna.load_study(study_name="search", storage=read_journal(path))
+    assert study.metric_names == ["val_error"]
+    going_on, stopped = study.trials
+    assert stopped.user_attrs == costs
+    assert going_on.user_attrs == {"passed": 0}
+    assert "user_attrs_gcd_seconds" in study.trials_dataframe()
 
 
 def test_a_search_that_is_opened_again_is_where_it_was_committed(path):
