@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import operator
 import random
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import isclose
 from typing import Any
@@ -228,102 +230,185 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-_SYNTAX = (
-    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare),
-    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.BinOp, ast.Add),
-    *(ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Constant, ast.Tuple, ast.List),
-    *(ast.Name, ast.Attribute, ast.Load),
-)
-_EXAMPLE = "write a comparison, as in hidden_dim % global_attn_heads == 0"
+_EXAMPLE = "write comparisons, as in hidden_dim % global_attn_heads == 0"
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_ORDER: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda one, other: isclose(one, other),
+    ast.NotEq: lambda one, other: not isclose(one, other),
+    ast.Lt: lambda one, other: one < other and not isclose(one, other),
+    ast.LtE: lambda one, other: one <= other or isclose(one, other),
+    ast.Gt: lambda one, other: one > other and not isclose(one, other),
+    ast.GtE: lambda one, other: one >= other or isclose(one, other),
+}
+_Values = Mapping[str, Any]
 
 
 class Rule:
     """Condition that the parameters of every trial meet, such as ``hidden_dim <= 4 * num_radial``.
+
+    Numbers are equal to nine digits, so that 0.1 + 0.2 is 0.3.
 
     Parameters
     ----------
     text
         Comparisons of arithmetic expressions, joined by ``and``, ``or`` and ``not``. A name is a
         path of the space, or its end if no other path ends alike.
-    paths
-        Dotted paths of the space.
+    space
+        Domain of each parameter by dotted path.
 
     Raises
     ------
     ValueError
-        If the text is no such expression, or names no parameter or an unknown one.
+        If the text is no such expression, names an unknown parameter or none, calculates with
+        words, or compares a parameter with a word that is not in its domain.
     """
 
-    def __init__(self, text: str, paths: Iterable[str]) -> None:
-        self.text = text
+    def __init__(self, text: str, space: Mapping[str, Parameter]) -> None:
+        self.text, self._space = text, space
+        self._places = [*space]
         try:
-            tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError) as error:
-            raise ValueError(f"{text!r} is no expression: {error.args[0]}; {_EXAMPLE}") from error
-        for node in ast.walk(tree):
-            if not isinstance(node, _SYNTAX):
-                kind = type(node).__name__
-                raise ValueError(f"{text!r} has more than comparisons ({kind}); {_EXAMPLE}")
-        named = _Named([*paths])
-        tree = ast.fix_missing_locations(named.visit(tree))
-        self.paths = tuple(named.found)
+            tree = ast.parse(self._with_places(text.strip()), mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+            raise ValueError(f"{text!r} is no expression: {reason}; {_EXAMPLE}") from error
+        named = (self._path(node) for node in ast.walk(tree) if isinstance(node, ast.Name))
+        self.paths = tuple(dict.fromkeys(named))
         """Paths of the parameters that the rule names."""
-        top = tree.body.op if isinstance(tree.body, ast.UnaryOp) else tree.body
-        if not isinstance(top, ast.Compare | ast.BoolOp | ast.Not):
-            raise ValueError(f"{text!r} is neither true nor false; {_EXAMPLE}")
         if not self.paths:
             raise ValueError(f"{text!r} names no parameter of space; {_EXAMPLE}")
-        self._code = compile(tree, "<where>", "eval")
+        self._truth = self._condition(tree.body)
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: _Values) -> bool:
         """Return True if parameters, by dotted path, meet the rule, or lack one that it names.
 
         A division by zero does not meet it.
-
-        Raises
-        ------
-        ValueError
-            If the expression cannot be computed, as a remainder of a word cannot.
         """
         if any(path not in values for path in self.paths):
             return True
         try:
-            return bool(eval(self._code, {"__builtins__": {}, "values": values}))
+            return self._truth(values)
         except ArithmeticError:
             return False
-        except TypeError as error:
-            at = ", ".join(f"{path} = {values[path]!r}" for path in self.paths)
-            raise ValueError(f"{self.text!r} cannot be computed for {at}: {error}") from error
 
+    def _with_places(self, text: str) -> str:
+        """Replace paths, and ends that only one path has, by names that Python takes."""
+        places: dict[str, int] = {}
+        for place, path in enumerate(self._places):
+            keys = path.split(".")
+            for end in (".".join(keys[first:]) for first in range(len(keys))):
+                places[end] = -1 if end in places and end not in self._places else place
+        for place, path in enumerate(self._places):
+            places[path] = place
+        unique = sorted((re.escape(end) for end in places if places[end] >= 0), key=len)[::-1]
+        name = re.compile(rf"""('[^']*'|"[^"]*")|(?<![\w.])({"|".join(unique)})(?![\w.])""")
+        return name.sub(lambda found: found[1] or f"_{places[found[2]]}", text)
 
-class _Named(ast.NodeTransformer):
-    """Replaces names and dotted paths by the values of the parameters that they name."""
+    def _path(self, node: ast.Name) -> str:
+        if re.fullmatch(r"_\d+", node.id) and int(node.id[1:]) < len(self._places):
+            return self._places[int(node.id[1:])]
+        alike = [path for path in self._places if path.endswith(f".{node.id}")]
+        if len(alike) > 1:
+            raise ValueError(f"{node.id!r} may be {' or '.join(alike)}; write the whole path")
+        ends = (path.rpartition(".")[2] for path in self._places)
+        hint = (
+            did_you_mean(node.id, [*self._places, *ends, "True", "False"])
+            or "; put a word in quotes"
+        )
+        raise ValueError(f"{node.id!r} is not a parameter of space{hint}")
 
-    def __init__(self, paths: list[str]) -> None:
-        self._paths = paths
-        self.found: dict[str, None] = {}
+    def _condition(self, node: ast.expr) -> Callable[[_Values], bool]:
+        match node:
+            case ast.BoolOp(op, parts):
+                fold, truths = (
+                    all if isinstance(op, ast.And) else any,
+                    [*map(self._condition, parts)],
+                )
+                return lambda values: fold(truth(values) for truth in truths)
+            case ast.UnaryOp(ast.Not(), part):
+                truth = self._condition(part)
+                return lambda values: not truth(values)
+            case ast.Compare(left, operators, others):
+                pairs = zip((left, *others), operators, others, strict=False)
+                links = [self._comparison(*pair) for pair in pairs]
+                return lambda values: all(link(values) for link in links)
+            case ast.Name() if self._domain(node).choices in ((True, False), (False, True)):
+                path = self._path(node)
+                return lambda values: bool(values[path])
+        raise ValueError(f"{self.text!r} has a part that is neither true nor false; {_EXAMPLE}")
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        return self._value(ast.unparse(node))
+    def _comparison(
+        self, left: ast.expr, comparison: ast.cmpop, right: ast.expr
+    ) -> Callable[[_Values], bool]:
+        negated = isinstance(comparison, ast.NotEq | ast.NotIn)
+        if isinstance(comparison, ast.In | ast.NotIn):
+            if not isinstance(right, ast.Tuple | ast.List):
+                raise ValueError(f"{self.text!r} needs a list after in; write in [...]")
+            matches = [self._equality(left, word) for word in right.elts]
+            return lambda values: any(match(values) for match in matches) != negated
+        if isinstance(comparison, ast.Eq | ast.NotEq) and not (
+            self._is_number(left) and self._is_number(right)
+        ):
+            match = self._equality(left, right)
+            return lambda values: match(values) != negated
+        compare = _ORDER.get(type(comparison))
+        if compare is None:
+            raise ValueError(f"{self.text!r} compares by identity; {_EXAMPLE}")
+        one, other = self._number(left), self._number(right)
+        return lambda values: compare(one(values), other(values))
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self._value(node.id)
+    def _equality(self, left: ast.expr, right: ast.expr) -> Callable[[_Values], bool]:
+        """Compare a parameter with a value of its domain, or with another parameter."""
+        if not isinstance(left, ast.Name):
+            left, right = right, left
+        if not isinstance(left, ast.Name) or not isinstance(right, ast.Name | ast.Constant):
+            raise ValueError(f"{self.text!r} compares words with a calculation; {_EXAMPLE}")
+        path = self._path(left)
+        if isinstance(right, ast.Name):
+            other = self._path(right)
+            return lambda values: _same(values[path], values[other])
+        word = right.value
+        if not self._space[path].contains(word):
+            raise ValueError(f"{word!r} is not in the domain of {path}; correct it")
+        return lambda values: (
+            _same(values[path], word) or (isinstance(word, float) and isclose(values[path], word))
+        )
 
-    def _value(self, name: str) -> ast.AST:
-        fitting = [path for path in self._paths if f".{path}".endswith(f".{name}")]
-        fitting = [name] if name in fitting else fitting
-        if not fitting:
-            ends = [path.rpartition(".")[2] for path in self._paths]
-            hint = did_you_mean(name, [*self._paths, *ends]) or "; add it to space, or correct it"
-            raise ValueError(f"{name!r} is not a parameter of space{hint}")
-        if len(fitting) > 1:
-            raise ValueError(f"{name!r} may be {' or '.join(fitting)}; write the whole path")
-        self.found[fitting[0]] = None
-        return ast.Subscript(ast.Name("values", ast.Load()), ast.Constant(fitting[0]), ast.Load())
+    def _is_number(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            domain = self._domain(node)
+            return all(type(value) in (int, float) for value in domain.choices or ())
+        return not isinstance(node, ast.Constant) or type(node.value) in (int, float)
+
+    def _number(self, node: ast.expr) -> Callable[[_Values], float]:
+        match node:
+            case ast.BinOp(left, kind, right) if type(kind) in _ARITHMETIC:
+                calculate = _ARITHMETIC[type(kind)]
+                one, other = self._number(left), self._number(right)
+                return lambda values: calculate(one(values), other(values))
+            case ast.UnaryOp(ast.USub(), part):
+                number = self._number(part)
+                return lambda values: -number(values)
+            case ast.Constant(float() | int() as value) if self._is_number(node):
+                return lambda values: value
+            case ast.Name() if self._is_number(node):
+                path = self._path(node)
+                return lambda values: values[path]
+        what = self._path(node) if isinstance(node, ast.Name) else ast.unparse(node)
+        raise ValueError(f"{self.text!r} calculates with {what!r}; {_EXAMPLE}")
+
+    def _domain(self, node: ast.Name) -> Parameter:
+        return self._space[self._path(node)]
 
 
 def satisfying(
-    space: Mapping[str, Parameter], rules: Iterable[Rule], given: Mapping[str, Scalar]
+    space: Mapping[str, Parameter], rules: Sequence[Rule], given: Mapping[str, Scalar]
 ) -> Iterator[dict[str, Scalar]]:
     """Yield those of 10,000 random configurations that meet all rules, always the same ones.
 
@@ -334,19 +419,14 @@ def satisfying(
     rules
         Rules between the parameters.
     given
-        Values that every configuration has.
-
-    Raises
-    ------
-    ValueError
-        If a rule cannot be computed for a configuration.
+        Values that every configuration has; each exists in all of them.
     """
-    rules, draw = [*rules], random.Random(0)
+    draw = random.Random(0)
     for _ in range(10_000):
         values: dict[str, Scalar] = {}
         for name, parameter in space.items():
             unit = draw.random()
             if all(values.get(other) in allowed for other, allowed in parameter.when.items()):
                 values[name] = given[name] if name in given else parameter.at(unit)
-        if all(rule.holds(values) for rule in rules):
+        if given.keys() <= values.keys() and all(rule.holds(values) for rule in rules):
             yield values

@@ -279,25 +279,22 @@ class SearchConfig(Section):
         return self
 
     def _check_rules(self) -> None:
-        if not self.where:
-            return
-        try:
-            rules = self.rules
-            for values in ({}, *self.enqueue):
-                if next(satisfying(self.space, rules, values), None) is None:
-                    at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-                    raise ValueError(
-                        f"{' and '.join(self.where)!r} holds for no configuration"
-                        + (f" with {at} (enqueue)" if at else "")
-                        + ", of 10,000 random ones; correct it, or widen space"
-                    )
-        except ValueError as error:
-            raise ValueError(f"where: {error}") from error
+        for values in ({}, *self.enqueue) if self.where else ():
+            if next(satisfying(self.space, self.rules, values), None) is None:
+                at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+                raise ValueError(
+                    f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
+                    f"configurations{' with ' + at + ' (enqueue)' if at else ''} meets it; correct "
+                    f"it, or take out of space what other parameters decide"
+                )
 
     @property
     def rules(self) -> list[Rule]:
         """Rules of :attr:`where`."""
-        return [Rule(text, self.space) for text in self.where]
+        try:
+            return [Rule(text, self.space) for text in self.where]
+        except ValueError as error:
+            raise ValueError(f"where: {error}") from error
 
     def _wrong_enqueued(self, values: dict[str, Scalar]) -> Iterator[str]:
         if not values:

@@ -109,7 +109,7 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
     _check_widths(search.space, gcds, network_with)
     for i, values in enumerate(search.enqueue):
         try:
-            _network(search.space, search.rules, values, network_with)
+            _first_possible(search.space, search.rules, values, network_with)
         except InputError as error:
             raise ValueError(f"search.enqueue.{i}: {error}") from None
 
@@ -145,6 +145,8 @@ def check_space(space: Space, network_with: NetworkWith, rules: Sequence[Rule] =
                 raise ValueError(f"search.space.{name}: {error}") from None
     for one, other in combinations([name for name in space if name != GCDS], 2):
         read |= _try_pair(space, rules, one, other, network_with)
+    for values in islice(satisfying(space, rules, {}), 20) if rules else ():
+        read |= _try(space, rules, values, network_with)
     for name in space:
         if name not in read:
             raise ValueError(f"search.space.{name}: changes nothing here; remove it")
@@ -226,33 +228,43 @@ def _try(
 ) -> set[str]:
     """Validate the network with ``values``, and return the paths among them that it reads.
 
-    Values that the rules leave to no trial all count as read.
-    """
-    network = _network(space, rules, values, network_with)
-    unread = () if network is None else tuple(network.unread_keys())
-    return {path for path in values if network is None or not path.startswith(unread)}
-
-
-def _network(
-    space: Space, rules: Sequence[Rule], values: Mapping[str, Scalar], network_with: NetworkWith
-) -> NetworkConfig | None:
-    """Return the network with ``values``; None if the rules leave them to no trial.
-
-    Other parameters are as in the network's file. If that network is impossible, they have their
-    first examples, or random values that meet the rules.
+    If that network is impossible, one in which other parameters have values too must be possible.
+    Nothing is read if the rules leave the values to no trial.
     """
     if not all(rule.holds(values) for rule in rules):
-        return None
+        return set()
     try:
-        return network_with(values)
+        network = network_with(values)
     except InputError:
-        wholes = [*islice(satisfying(space, rules, values), 20)] if rules else []
-        if rules and not wholes:
+        possible = _first_possible(space, rules, values, network_with)
+        if possible is None:
+            return set()
+        network = possible
+    unread = tuple(network.unread_keys())
+    return {path for path in values if not path.startswith(unread)}
+
+
+def _first_possible(
+    space: Space, rules: Sequence[Rule], values: Mapping[str, Scalar], network_with: NetworkWith
+) -> NetworkConfig | None:
+    """Return a network with ``values`` and values of all other parameters; None without a trial.
+
+    Others have their first examples or, if those break a rule, random values that meet the rules.
+
+    Raises
+    ------
+    InputError
+        If no such network is possible.
+    """
+    whole: Mapping[str, Scalar] = completed(space, values)
+    if not all(rule.holds(whole) for rule in rules):
+        drawn = [*islice(satisfying(space, rules, values), 20)]
+        if not drawn:
             return None
-        for whole in wholes or [completed(space, values)]:
+        for whole in drawn:
             with suppress(InputError):
                 return network_with(whole)
-        raise
+    return network_with(whole)
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:

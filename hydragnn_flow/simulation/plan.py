@@ -11,7 +11,6 @@ from statistics import NormalDist
 from typing import Any
 
 import optuna
-from optuna.samplers import RandomSampler
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
@@ -25,6 +24,7 @@ from hydragnn_flow.placement import Experience, WorkInterpolation, measured_powe
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.records import suggest
+from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.segment import EpochPlan, Start
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_watts
@@ -60,7 +60,7 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
         Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=RandomSampler(seed=seed))
+    study = optuna.create_study(sampler=sampler_of(context.config.search, seed, "random"))
     found = []
     for number in range(count):
         context.view.step("configurations", number, count)

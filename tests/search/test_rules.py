@@ -22,8 +22,8 @@ RULES = ("width % heads == 0", "kind != 'deep' or depth < width / 10", "not rate
 
 
 def search(sampler="random", where=RULES, **more):
-    section = {"trials": 99, "space": SPACE, "where": where, "sampler": sampler, **more}
-    return SearchConfig.model_validate(section)
+    section = {"trials": 99, "space": SPACE, "where": where, "sampler": sampler}
+    return SearchConfig.model_validate(section | more)
 
 
 def study_of(config):
@@ -86,12 +86,95 @@ def test_enqueued_values_stay_and_an_interrupted_suggestion_is_completed_within_
     assert all(rule.holds(resumed) for rule in config.rules)
 
 
-def test_a_rule_applies_only_while_its_parameters_exist():
-    rule = Rule("depth > 3", SPACE)
-    assert rule.paths == ("net.depth",)
-    assert rule.holds({"net.kind": "flat"})
-    assert not rule.holds({"net.depth": 3})
-    assert not Rule("1 / depth > 0", SPACE).holds({"net.depth": 0})
+def test_an_enqueued_value_counts_when_its_condition_comes_to_hold():
+    rules = ["depth * 8 < width", "width > 100 or kind == 'deep'"]
+    config = search(where=rules, enqueue=[{"net.depth": 11}])
+    for seed in range(12):
+        study = optuna.create_study(sampler=sampler_of(config, seed))
+        study.enqueue_trial({"net.depth": 11})
+        (values,) = run(config, study, 1)
+        assert values.get("net.depth", 11) == 11
+
+
+def test_linked_rules_are_met_by_many_different_trials():
+    names = "abc"
+    space = {name: {"int": [1, 40]} for name in names} | {"rate": {"float": [1e-4, 1.0]}}
+    config = search(space=space, where=["a == b", "b == c"])
+    study = study_of(config)
+    found = [suggest(study.ask(), config.space) for _ in range(30)]
+    assert all(values["a"] == values["b"] == values["c"] for values in found)
+    assert len({values["rate"] for values in found}) == 30
+    assert len({values["a"] for values in found}) > 12
+
+
+def test_trials_are_hardly_repeated_while_there_are_others():
+    config = search("auto", space={name: {"int": [0, 6]} for name in "ab"}, where="a + b <= 6")
+    study = study_of(config)
+    try:
+        found = []
+        for _ in range(20):
+            trial = study.ask()
+            values = suggest(trial, config.space)
+            found.append((values["a"], values["b"]))
+            study.tell(trial, -sum(found[-1]))
+    finally:
+        study.sampler.close()
+    assert len({*found}) >= 18
+
+
+@pytest.mark.parametrize(
+    "sampler", [{"type": "BruteForceSampler"}, {"type": "GridSampler", "search_space": {}}, "auto"]
+)
+def test_samplers_that_look_at_their_trial_and_values_without_a_choice(sampler):
+    space = {"w": {"choices": [8, 12, 16]}, "h": {"choices": [1, 2, 3]}}
+    if sampler == "auto":
+        space["one"] = {"float": [0.5, 0.5]}
+    elif "search_space" in sampler:
+        sampler = {**sampler, "search_space": {k: v["choices"] for k, v in space.items()}}
+    config = search(sampler, space=space, where="w % h == 0")
+    study = study_of(config)
+    try:
+        for _ in range(6):
+            trial = study.ask()
+            values = suggest(trial, config.space)
+            assert values["w"] % values["h"] == 0
+            study.tell(trial, values["w"])
+    finally:
+        getattr(study.sampler, "close", lambda: None)()
+
+
+def domains(**space):
+    return {name: Parameter.model_validate(domain) for name, domain in space.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "holds"),
+    [
+        ("depth > 3", {"net.kind": "flat"}, True),
+        ("depth > 3", {"net.depth": 3}, False),
+        ("1 / depth > 0", {"net.depth": 0}, False),
+        ("0 < rate < 0.1", {"rate": 0.1}, False),
+        ("net.kind in ['deep'] and not depth > 3", {"net.kind": "deep", "net.depth": 3}, True),
+        ("kind != 'deep'", {"net.kind": "deep"}, False),
+        ("a.0.b + share == 0.3", {"a.0.b": 0.1, "share": 0.2}, True),
+        ("a.1.b >= 1 and flag", {"a.1.b": 1.0, "flag": True}, True),
+        ("flag == False", {"flag": True}, False),
+        ("learning-rate < 0.5 or lambda > 1", {"learning-rate": 0.5, "lambda": 2.0}, True),
+    ],
+)
+def test_what_a_rule_says(text, values, holds):
+    reals = ("a.0.b", "a.1.b", "share", "learning-rate", "lambda", "rate")
+    space = {name: {"float": [0.0, 2.0]} for name in reals} | {"flag": {"choices": [True, False]}}
+    rule = Rule(text, domains(**SPACE | space))
+    assert rule.holds(values) is holds
+    assert values.keys() >= {*rule.paths} or holds
+
+
+@pytest.mark.parametrize("text", ["b > 1", "a.0.b > 1 and c.b > 1 and b > 1"])
+def test_an_end_that_two_paths_have_is_refused(text):
+    space = domains(**{"a.0.b": {"int": [1, 2]}, "c.b": {"int": [1, 2]}})
+    with pytest.raises(ValueError, match=r"'b' may be a\.0\.b or c\.b"):
+        Rule(text, space)
 
 
 def test_the_door_leaves_out_pairs_that_no_trial_has():
@@ -112,3 +195,7 @@ def test_the_door_leaves_out_pairs_that_no_trial_has():
     with pytest.raises(ValueError, match="no multiple"):
         check_space(space, network_with)
     check_space(space, network_with, [Rule("hidden_dim % num_conv_layers == 0", space)])
+    space["Architecture.num_gaussians"] = Parameter(int=(10, 100))
+    Network.unread_keys = lambda self: ("Architecture.num_gaussians",)
+    with pytest.raises(ValueError, match=r"num_gaussians: changes nothing here"):
+        check_space(space, network_with, [Rule("hidden_dim % num_conv_layers == 0", space)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,15 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.search.records import FIXED, active
+from hydragnn_flow.search.records import FIXED
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
 
 class RuledSampler(BaseSampler):
-    """Sampler that moves proposals of another one to the nearest that meets the rules of a search.
+    """Sampler that moves proposals of another one to the nearest that meet the rules of a search.
 
-    Only parameters that broken rules name are moved. Values that a trial has already, as one that
-    was enqueued, are kept.
+    Only parameters that broken rules name, or rules that share a parameter with those, are moved.
+    Values that a trial has already, as one that was enqueued, are kept.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ class RuledSampler(BaseSampler):
     def __init__(self, sampler: BaseSampler, config: SearchConfig, seed: int) -> None:
         self._sampler, self._space, self._rules = sampler, config.space, config.rules
         self._cube, self._seed = UnitCube(config.space), seed
+        self._proposed: set[tuple[Any, ...]] = set()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -48,14 +50,25 @@ class RuledSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> Values:
         """Return the values of all parameters that exist in a trial; they meet the rules."""
-        sampler, fixed = self._sampler, {**trial.params, **trial.system_attrs.get(FIXED, {})}
+        sampler = self._sampler
+        trial = copy(study._storage.get_trial(trial._trial_id))  # with what it has by now
+        fixed = {**trial.params, **trial.system_attrs.get(FIXED, {})}
         joint = sampler.infer_relative_search_space(study, trial)
         proposed = sampler.sample_relative(study, trial, joint) | fixed
+        values: Values = {}
         for name, domain in self._cube.domains.items():
-            if name not in proposed and name in active(self._space, proposed):
+            when = self._space[name].when
+            if not all(values.get(other) in allowed for other, allowed in when.items()):
+                continue
+            if domain.single():
+                proposed[name] = self._space[name].at(0.0)
+            elif name not in proposed:
                 proposed[name] = sampler.sample_independent(study, trial, name, domain)
-        values = {name: proposed[name] for name in active(self._space, proposed)}
-        if self._holds(values):
+            values[name] = proposed[name]
+            trial.params = {**trial.params, name: values[name]}
+            trial.distributions = {**trial.distributions, name: domain}
+        if not self._broken(values):
+            self._proposed.add(tuple(values.items()))
             return values
         return self._nearest(values, fixed, np.random.default_rng([self._seed, trial.number]))
 
@@ -83,42 +96,67 @@ class RuledSampler(BaseSampler):
         """End the process of the other sampler, if it has one."""
         getattr(self._sampler, "close", lambda: None)()
 
-    def _holds(self, values: Mapping[str, Any]) -> bool:
-        return all(rule.holds(values) for rule in self._rules)
+    def _broken(self, values: Mapping[str, Any]) -> int:
+        """Return the number of broken rules."""
+        return sum(not rule.holds(values) for rule in self._rules)
 
     def _nearest(
         self, values: Values, fixed: Mapping[str, Any], random: np.random.Generator
     ) -> Values:
-        """Return the nearest values found that meet the rules and keep the fixed ones."""
-        point = self._cube.encode([values])
-        broken = {path for rule in self._rules if not rule.holds(values) for path in rule.paths}
-        moving = np.array([name in broken - fixed.keys() for name in self._space])
-        shape = (128, len(self._cube))
-        start = np.where(np.isnan(point), random.random(shape), point)
-        for deviation in (0.02, 0.1, 0.5):  # in units of a range
-            moves = deviation * random.standard_normal(shape) * (random.random(shape) < 0.7)
-            new = np.clip(start + moves, 0, 1)
-            chosen = (self._cube.choices > 0) & (random.random(shape) < 0.5)
-            new = np.where(chosen, random.random(shape), new)
-            points = self._cube.snap(np.where(moving, new, start))
-            order = np.argsort(np.nansum(np.abs(points - start) * moving, axis=1), kind="stable")
-            for row in order:
-                found = self._cube.decode(points[row])
-                if self._holds(found):
-                    return found
-        # Some configurations are known to meet the rules since they were read.
-        known = [*satisfying(self._space, self._rules, fixed)]
-        assert known, "rules and enqueued values were checked when the configuration was read"
-        return known[random.integers(len(known))]
+        """Return the nearest values found that meet the rules, if possible of no other trial.
+
+        Candidates are copies of the proposal, and then of the best candidates, with some of the
+        parameters moved. A word that changes counts as far as a number that crosses its range.
+        """
+        moving = {path for rule in self._rules if not rule.holds(values) for path in rule.paths}
+        for _ in self._rules:
+            moving |= {p for rule in self._rules if moving & {*rule.paths} for p in rule.paths}
+        moving -= fixed.keys()
+        origin, words = self._cube.encode([values])[0], self._cube.choices > 0
+        may_move = np.array([name in moving for name in self._space])
+        starts = origin[None]
+        for _ in range(8):
+            parents = np.repeat(starts, 384 // len(starts), axis=0)
+            parents = np.where(np.isnan(parents), random.random(parents.shape), parents)
+            deviation = random.choice([0.02, 0.1, 0.5], len(parents))[:, None]
+            moved = parents + deviation * random.standard_normal(parents.shape)
+            moved = np.clip(1 - np.abs(1 - np.abs(moved)), 0, 1)  # reflected at both ends
+            moved = np.where(words, random.random(parents.shape), moved)
+            changes = may_move & (random.random(parents.shape) < random.random((len(parents), 1)))
+            points = self._cube.snap(np.where(changes, moved, parents))
+            steps = np.abs(points - origin)
+            steps[np.isnan(steps) & (np.isnan(points) != np.isnan(origin))] = 1.0
+            steps[:, words] = np.where(steps[:, words] > 0, 1.0, steps[:, words])
+            found = [self._kept(self._cube.decode(p), values, fixed, moving) for p in points]
+            worth = [
+                (self._broken(one), tuple(one.items()) in self._proposed, far)
+                for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
+            ]
+            order = sorted(range(len(found)), key=worth.__getitem__)
+            if not worth[order[0]][0]:
+                self._proposed.add(tuple(found[order[0]].items()))
+                return found[order[0]]
+            starts = points[order[:16]]
+        # Some are known since the configuration was read, unless a trial was cut short.
+        return next(satisfying(self._space, self._rules, fixed), values)
+
+    def _kept(
+        self, found: Values, values: Values, fixed: Mapping[str, Any], moving: Set[str]
+    ) -> Values:
+        """Return ``found`` with the very values that were fixed, or not to be moved."""
+        kept = {name: value for name, value in values.items() if name not in moving} | dict(fixed)
+        return {name: kept.get(name, value) for name, value in found.items()}
 
 
-def sampler_of(config: SearchConfig, seed: int) -> BaseSampler:
-    """Build the sampler of a search, which keeps its rules if it has any.
+def sampler_of(
+    config: SearchConfig, seed: int, chosen: str | Mapping[str, Any] | None = None
+) -> BaseSampler:
+    """Build the sampler of a search, or another one ``chosen``, which keeps its rules if any.
 
     Raises
     ------
     ValueError
         If there is no such sampler, or it does not take its options.
     """
-    sampler = build_sampler(config.sampler, config.space, seed)
+    sampler = build_sampler(chosen or config.sampler, config.space, seed)
     return RuledSampler(sampler, config, seed) if config.where else sampler
