@@ -67,7 +67,8 @@ def errors(store, split, folder):
 
 
 def test_a_search_judges_by_the_error_of_its_kind(tmp_path, store):
-    result = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
+    spec = make_spec(tmp_path / "t", store, 1, network=NETWORK)
+    result = SegmentResult.of(spec, run_segment(spec))
     assert result.status == "ok"
     expected = errors(store, "valset", tmp_path / "t")
     for name in TARGETS:
