@@ -69,7 +69,6 @@ def errors(store, split, folder):
 def test_a_search_judges_by_the_error_of_its_kind(tmp_path, store):
     spec = make_spec(tmp_path / "t", store, 1, network=NETWORK)
     result = SegmentResult.of(spec, run_segment(spec))
-    assert result.status == "ok"
     expected = errors(store, "valset", tmp_path / "t")
     for name in TARGETS:
         space = {"Architecture.hidden_dim": {"choices": [4, 8]}}
