@@ -326,10 +326,8 @@ class Rule:
     def _condition(self, node: ast.expr) -> Callable[[_Values], bool]:
         match node:
             case ast.BoolOp(op, parts):
-                fold, truths = (
-                    all if isinstance(op, ast.And) else any,
-                    [*map(self._condition, parts)],
-                )
+                fold = all if isinstance(op, ast.And) else any
+                truths = [*map(self._condition, parts)]
                 return lambda values: fold(truth(values) for truth in truths)
             case ast.UnaryOp(ast.Not(), part):
                 truth = self._condition(part)

@@ -31,13 +31,13 @@ def study_of(config):
     return optuna.create_study(sampler=sampler_of(config, seed=3))
 
 
-def run(config, study, count):
+def run(config, study, count, loss=lambda values: abs(values["net.width"] - 60) + values["rate"]):
     for _ in range(count):
         trial = study.ask()
         values = suggest(trial, config.space)
         assert all(rule.holds(values) for rule in config.rules), values
         assert all(config.space[name].contains(value) for name, value in values.items())
-        study.tell(trial, abs(values["net.width"] - 60) + values["rate"])
+        study.tell(trial, loss(values))
         yield values
 
 
@@ -111,12 +111,7 @@ def test_trials_are_hardly_repeated_while_there_are_others():
     config = search("auto", space={name: {"int": [0, 6]} for name in "ab"}, where="a + b <= 6")
     study = study_of(config)
     try:
-        found = []
-        for _ in range(20):
-            trial = study.ask()
-            values = suggest(trial, config.space)
-            found.append((values["a"], values["b"]))
-            study.tell(trial, -sum(found[-1]))
+        found = [(v["a"], v["b"]) for v in run(config, study, 20, lambda v: -v["a"] - v["b"])]
     finally:
         study.sampler.close()
     assert len({*found}) >= 18
@@ -134,11 +129,8 @@ def test_samplers_that_look_at_their_trial_and_values_without_a_choice(sampler):
     config = search(sampler, space=space, where="w % h == 0")
     study = study_of(config)
     try:
-        for _ in range(6):
-            trial = study.ask()
-            values = suggest(trial, config.space)
+        for values in run(config, study, 6, lambda values: values["w"]):
             assert values["w"] % values["h"] == 0
-            study.tell(trial, values["w"])
     finally:
         getattr(study.sampler, "close", lambda: None)()
 
@@ -196,6 +188,13 @@ def test_the_door_leaves_out_pairs_that_no_trial_has():
         check_space(space, network_with)
     check_space(space, network_with, [Rule("hidden_dim % num_conv_layers == 0", space)])
     space["Architecture.num_gaussians"] = Parameter(int=(10, 100))
+
+    def of_three(values):
+        if len(values) == 3 and values["Architecture.num_gaussians"] > 11:
+            raise InputError("three of them")
+        return network_with(values)
+
+    check_space(space, of_three, [Rule("hidden_dim % num_conv_layers == 0", space)])
     Network.unread_keys = lambda self: ("Architecture.num_gaussians",)
     with pytest.raises(ValueError, match=r"num_gaussians: changes nothing here"):
         check_space(space, network_with, [Rule("hidden_dim % num_conv_layers == 0", space)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -112,6 +112,8 @@ class RuledSampler(BaseSampler):
         for _ in self._rules:
             moving |= {p for rule in self._rules if moving & {*rule.paths} for p in rule.paths}
         moving -= fixed.keys()
+        # The very values, which a way through the cube would round.
+        kept = {name: value for name, value in values.items() if name not in moving} | dict(fixed)
         origin, words = self._cube.encode([values])[0], self._cube.choices > 0
         may_move = np.array([name in moving for name in self._space])
         starts = origin[None]
@@ -127,7 +129,8 @@ class RuledSampler(BaseSampler):
             steps = np.abs(points - origin)
             steps[np.isnan(steps) & (np.isnan(points) != np.isnan(origin))] = 1.0
             steps[:, words] = np.where(steps[:, words] > 0, 1.0, steps[:, words])
-            found = [self._kept(self._cube.decode(p), values, fixed, moving) for p in points]
+            decoded = map(self._cube.decode, points)
+            found = [{name: kept.get(name, one[name]) for name in one} for one in decoded]
             worth = [
                 (self._broken(one), tuple(one.items()) in self._proposed, far)
                 for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
@@ -139,13 +142,6 @@ class RuledSampler(BaseSampler):
             starts = points[order[:16]]
         # Some are known since the configuration was read, unless a trial was cut short.
         return next(satisfying(self._space, self._rules, fixed), values)
-
-    def _kept(
-        self, found: Values, values: Values, fixed: Mapping[str, Any], moving: Set[str]
-    ) -> Values:
-        """Return ``found`` with the very values that were fixed, or not to be moved."""
-        kept = {name: value for name, value in values.items() if name not in moving} | dict(fixed)
-        return {name: kept.get(name, value) for name, value in found.items()}
 
 
 def sampler_of(
