@@ -207,7 +207,7 @@ def make_engine(
         "auto": lambda: AutoSampler(
             function.space,
             seed=seed,
-            background=lambda space: SimulatedBackground(clock, space),
+            background=lambda space, _: SimulatedBackground(clock, space),
             clock=clock,
         ),
         "batched_tpe": lambda: BatchedTPESampler(seed=seed),

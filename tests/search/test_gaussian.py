@@ -117,14 +117,14 @@ def test_proposals_beat_chance_in_a_conditional_space():
         own = (trial["share"] - 0.5) ** 2 if trial["kind"] == "one" else 0.5
         return own + 0.1 * (math.log10(trial["rate"]) + 3) ** 2 + 0.02 * abs(trial["depth"] - 5)
 
-    finished = [(trial, loss(trial)) for trial in random_trials(20)]
+    finished = [(trial, [loss(trial)]) for trial in random_trials(20)]
     proposer = Proposer(SPACE)
     for seed in range(30):
         for trial in proposer.propose(finished, [], 1, seed):
             assert list(trial) == active(SPACE, trial)
-            finished.append((trial, loss(trial)))
+            finished.append((trial, [loss(trial)]))
     chance = min(loss(trial) for trial in random_trials(50))
-    assert min(value for _, value in finished) < 0.1 * chance
+    assert min(value for _, [value] in finished) < 0.1 * chance
 
 
 def test_branches_take_turns_however_poor_they_look():
@@ -138,7 +138,7 @@ def test_branches_take_turns_however_poor_they_look():
     names = [list(space)[branch.column] for branch in cube.branches()]
     assert names == ["kind", "kind", "sort", "sort"]
     finished = [
-        (trial, {"good": 0.0, "poor": 9.0}[trial["kind"]] + 0.1 * trial["x"])
+        (trial, [{"good": 0.0, "poor": 9.0}[trial["kind"]] + 0.1 * trial["x"]])
         for trial in random_trials(40, space)
     ]
     # With as many trials before each time: these end, and are asked for, in groups.
@@ -153,7 +153,7 @@ def test_branches_take_turns_however_poor_they_look():
 def test_running_trials_spread_what_is_proposed():
     """The same point again would say nothing new, though the mean is least there."""
     space = {"x": Parameter(float=(0, 1))}
-    finished = [({"x": x}, (x - 0.6) ** 2) for x in np.linspace(0, 1, 6)]
+    finished = [({"x": x}, [(x - 0.6) ** 2]) for x in np.linspace(0, 1, 6)]
     found = [trial["x"] for trial in Proposer(space).propose(finished, [], 6, seed=0)]
     assert np.diff(np.sort(found)).min() > 0.002
 
@@ -161,7 +161,7 @@ def test_running_trials_spread_what_is_proposed():
 def test_nothing_is_tried_twice_while_there_is_something_new():
     space = {"a": Parameter(choices=(1, 2, 3)), "b": Parameter(int=(1, 4))}
     trials = [{"a": a, "b": b} for a in (1, 2, 3) for b in (1, 2, 3, 4)]
-    finished = [(trials[0], 1.0), (trials[5], 0.1)]
+    finished = [(trials[0], [1.0]), (trials[5], [0.1])]
     proposals = Proposer(space).propose(finished, trials[1:4], 8, seed=0)
     seen = [trials[0], trials[5], *trials[1:4], *proposals[:7]]
     assert all(seen.count(trial) == 1 for trial in trials)
@@ -170,7 +170,9 @@ def test_nothing_is_tried_twice_while_there_is_something_new():
 
 @pytest.mark.parametrize("losses", [[0.3], [0.3] * 12, [1e-9, *[1e30] * 9], [-1e30, *range(11)]])
 def test_odd_losses_do_no_harm(losses):
-    finished = list(zip(random_trials(len(losses)), losses, strict=True))
+    finished = [
+        (trial, [loss]) for trial, loss in zip(random_trials(len(losses)), losses, strict=True)
+    ]
     for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
         assert list(trial) == active(SPACE, trial)
 
@@ -192,9 +194,9 @@ def test_a_branch_with_nothing_left_to_gain_is_left():
         "step": Parameter(int=(0, 60), when={"kind": ("tried",)}),
         "x": Parameter(float=(0, 1), when={"kind": ("rough",)}),
     }
-    tried = [({"kind": "tried", "step": i}, 1 + 0.01 * i) for i in range(0, 60, 3)]
+    tried = [({"kind": "tried", "step": i}, [1 + 0.01 * i]) for i in range(0, 60, 3)]
     known = (0.02, 0.1, 0.2, 0.3, 0.4, 0.7, 0.8, 0.97)
-    rough = [({"kind": "rough", "x": x}, 2 + math.sin(9 * x)) for x in known]
+    rough = [({"kind": "rough", "x": x}, [2 + math.sin(9 * x)]) for x in known]
     proposals = Proposer(space).propose(tried + rough, [], 4, 0)
     assert [trial["kind"] for trial in proposals[1:]] == ["rough"] * 3
 
@@ -206,7 +208,7 @@ def test_turns_of_a_branch_hardly_tried_are_quasi_random():
         **{f"x.{i}": Parameter(float=(0, 1), when={"kind": ("new",)}) for i in range(6)},
     }
     middle = {f"x.{i}": 0.5 for i in range(6)}
-    finished = [({"kind": "good"}, 0.0), ({"kind": "new", **middle}, 1.0)]
+    finished = [({"kind": "good"}, [0.0]), ({"kind": "new", **middle}, [1.0])]
     # The fifth proposal is the new branch's turn.
     turns = [Proposer(space).propose(finished, [], 5, seed)[4] for seed in range(4)]
     units = np.array([[trial[f"x.{i}"] for i in range(6)] for trial in turns])

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import psutil
 import pytest
@@ -130,8 +131,8 @@ def test_a_pruned_trial_counts_as_no_better_than_the_median():
         trial.report(value, step=1)
         study.tell(trial, state=TrialState.PRUNED)
     study.tell(study.ask(), state=TrialState.FAIL)
-    finished = auto._finished(study.get_trials(), study.direction)
-    assert [value for _, value in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
+    finished = auto._finished(study.get_trials(), study.directions)
+    assert [value for _, [value] in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
 
 
 def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
@@ -139,7 +140,7 @@ def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
     propose = Proposer.propose
 
     def noted(self, finished, running, *rest):
-        asked.append(([value for _, value in finished], len(running)))
+        asked.append(([numbers[0] for _, numbers in finished], len(running)))
         return propose(self, finished, running, *rest)
 
     monkeypatch.setattr(Proposer, "propose", noted)
@@ -167,15 +168,34 @@ def test_batched_tpe_takes_over(monkeypatch):
     assert run(study, 5) == run(other, 5)
 
 
-def test_constraints_are_batched_tpe_s():
-    with automatic(seed=0) as sampler:
-        study = optuna.create_study(sampler=sampler)
-        trial = study.ask()
-        suggest(trial, SPACE)
-        trial.set_constraint("memory", 1.0)
-        study.tell(trial, 1.0)
-        run(study, 15)
-        assert sampler._supply._background is None
+def test_proposals_spread_along_the_front_and_keep_to_limits():
+    """Half of random trials exceed the limit, which is where both objectives are best."""
+    space = {"x": Parameter(float=(0, 1)), "y": Parameter(float=(0, 1))}
+
+    def fronts(sampler):
+        study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+        for _ in range(40):
+            trial = study.ask()
+            x, y = suggest(trial, space).values()
+            trial.set_constraint("sum", 1.0 - x - y)
+            if trial.number % 7 == 6:
+                study._storage.set_trial_intermediate_value(trial._trial_id, 1, x)
+                study.tell(trial, state=TrialState.PRUNED)
+            else:
+                study.tell(trial, [(x - 0.3) ** 2 + y, -((x - 0.7) ** 2) - y])
+        later = study.trials[10:]
+        held = [trial for trial in later if trial.constraints["sum"] <= 0]
+        best = [trial.values for trial in study.best_trials]
+        return len(held) / len(later), _hypervolume([[a, -b] for a, b in best])
+
+    held, volume = fronts(AutoSampler(space, seed=0, wait=True))
+    chance, random = fronts(optuna.samplers.RandomSampler(seed=0))
+    assert held > 0.8 > chance
+    assert volume > random
+
+
+def _hypervolume(front):
+    return float(optuna._hypervolume.compute_hypervolume(np.array(front), np.array([1.0, 1.0])))
 
 
 def test_short_trials_do_not_wait_for_the_process_beside_the_driver(monkeypatch):
@@ -258,8 +278,8 @@ import os
 import time
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.search.samplers.auto import BackgroundProposer
-proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})
-proposer.propose([({"a": 0.5}, 1.0)], [], 1, 0).result()
+proposer = BackgroundProposer({"a": Parameter(float=(0, 1))}, 1)
+proposer.propose([({"a": 0.5}, [1.0])], [], 1, 0).result()
 holder = os.fork()
 if holder:
     print(proposer.pid, holder, flush=True)

@@ -34,7 +34,7 @@ class Counting:
 def campaign(trial_seconds, proposing, in_flight, trials):
     """How many results each proposal did not know; time waited and in all; trials without one."""
     clock = Clock()
-    asked = Supply(SPACE, lambda space: Counting(clock, proposing), clock)
+    asked = Supply(lambda: Counting(clock, proposing), clock)
     running: list[tuple[float, int]] = []
     finished: list[tuple[dict[str, Any], float]] = []
     stale, waited, missing = [], 0.0, 0

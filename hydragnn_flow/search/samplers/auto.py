@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -62,9 +62,11 @@ class BackgroundProposer:
     ----------
     space
         Domain of each parameter by dotted path, after the parameters that its condition names.
+    objectives
+        Number of objectives.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, objectives: int) -> None:
         self._process = JsonProcess(
             "hydragnn_flow.search.samplers.proposer",
             str(os.getpid()),
@@ -73,7 +75,7 @@ class BackgroundProposer:
         # This thread writes and waits, so a full pipe cannot block the driver.
         self._thread = ThreadPoolExecutor(max_workers=1)
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._thread.submit(self._process.send, domains)
+        self._thread.submit(self._process.send, [domains, objectives])
 
     @property
     def pid(self) -> int:
@@ -107,21 +109,14 @@ class Supply:
 
     Parameters
     ----------
-    space
-        Domain of each parameter by dotted path, after the parameters that its condition names.
     background
         Function that starts the process that proposes.
     clock
         Clock that measures time [s].
     """
 
-    def __init__(
-        self,
-        space: Space,
-        background: Callable[[Space], Background],
-        clock: Callable[[], float],
-    ) -> None:
-        self._space, self._make, self._clock = space, background, clock
+    def __init__(self, background: Callable[[], Background], clock: Callable[[], float]) -> None:
+        self._make, self._clock = background, clock
         self._background: Background | None = None
         self._coming: Future[Proposals] | None = None
         self._asked_with = self._made_with = 0
@@ -157,7 +152,7 @@ class Supply:
         Parameters
         ----------
         finished
-            Parameters and loss of each ended trial, at least one.
+            Parameters and numbers of each ended trial, at least one.
         running
             Parameters of each trial whose loss is not known yet.
         seed
@@ -169,7 +164,7 @@ class Supply:
             If the process has ended.
         """
         if self._background is None:
-            self._background = self._make(self._space)
+            self._background = self._make()
         self._collect()
         patience = self.patience(len(running))
         if self._cost > patience:
@@ -235,8 +230,7 @@ class AutoSampler(BatchedTPESampler):
     The Gaussian process models the whole space, conditions included, in a separate process. The
     driver waits for its proposal only if trials last so long that the wait does not matter;
     otherwise it takes one that was made ahead (`Supply`). If there is none, batched TPE proposes.
-    Batched TPE makes all proposals beyond `MOST_TRIALS` trials, with several objectives, and with
-    constraints.
+    Batched TPE makes all proposals beyond `MOST_TRIALS` trials.
 
     Parameters
     ----------
@@ -259,7 +253,7 @@ class AutoSampler(BatchedTPESampler):
         *,
         seed: int,
         wait: bool = False,
-        background: Callable[[Space], Background] = BackgroundProposer,
+        background: Callable[[Space, int], Background] = BackgroundProposer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(seed=seed)
@@ -269,7 +263,8 @@ class AutoSampler(BatchedTPESampler):
         self._quasi_random = self._cube.snap(spread)
         self._handed_over = False
         self._proposer: Proposer | None = None
-        self._supply = Supply(self._space, background, clock)
+        self._objectives = 1
+        self._supply = Supply(lambda: background(self._space, self._objectives), clock)
 
     def close(self) -> None:
         """End the separate process; from then on batched TPE proposes."""
@@ -295,7 +290,7 @@ class AutoSampler(BatchedTPESampler):
 
         They are those of the whole space, or, for a proposal of batched TPE, the sampler's own.
         """
-        if not self._handed_over and _is_beyond(study, trial):
+        if not self._handed_over and trial.number >= MOST_TRIALS:
             self.close()
         # If some values of a trial are fixed, only batched TPE can propose the others.
         if self._handed_over or FIXED in trial.system_attrs:
@@ -324,7 +319,8 @@ class AutoSampler(BatchedTPESampler):
         trials = study.get_trials(deepcopy=False)
         if PROMOTES in study.user_attrs:
             trials = [as_pruned(other) if waits(other) else other for other in trials]
-        finished = _finished(trials, study.direction)
+        self._objectives = len(study.directions)
+        finished = _finished(trials, study.directions)
         if finished:
             proposal = self._take(trial, trials, finished)
             if proposal is not None:
@@ -349,7 +345,7 @@ class AutoSampler(BatchedTPESampler):
         seed = self._seed * 100_003 + trial.number
         if self._wait:
             if self._proposer is None:
-                self._proposer = Proposer(self._space)
+                self._proposer = Proposer(self._space, self._objectives)
             return self._proposer.propose(finished, running, 1, seed)[0]
         try:
             return self._supply.take(finished, running, seed)
@@ -359,42 +355,40 @@ class AutoSampler(BatchedTPESampler):
             return None
 
 
-def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
-    """Return True if batched TPE must propose: many trials, several objectives, or constraints."""
-    if trial.number >= MOST_TRIALS or len(study.directions) > 1:
-        return True
-    return any(other.constraints for other in study.get_trials(deepcopy=False))
-
-
 def _finished(
-    trials: Sequence[FrozenTrial], direction: StudyDirection
-) -> list[tuple[Values, float]]:
-    """Return parameters and loss of each ended trial; empty before the first is complete.
+    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]
+) -> list[tuple[Values, list[float]]]:
+    """Return parameters and numbers of each ended trial; empty before the first is complete.
 
-    A pruned trial has its last value, or the median of the complete trials if that is worse, since
-    it was worse than others at its rung. A failed trial has the worst loss of a complete one, which
-    keeps proposals away from regions where networks diverge.
+    The numbers are losses, then excesses; those that are not known are NaN. A pruned trial has its
+    last value, or the median of the complete trials if that is worse, since it was worse than
+    others at its rung; nothing is known of its other objectives. A failed trial has the worst
+    losses of complete ones, which keeps proposals away from regions where networks diverge.
     """
-    sign = 1.0 if direction == StudyDirection.MINIMIZE else -1.0
-    losses = {
-        trial.number: sign * trial.value
-        for trial in trials
-        if trial.state in _WITH_VALUE and trial.value is not None and math.isfinite(trial.value)
-    }
-    complete = [
-        losses[trial.number]
-        for trial in trials
-        if trial.state == TrialState.COMPLETE and trial.number in losses
-    ]
-    if not complete:
+    signs = np.where([of == StudyDirection.MAXIMIZE for of in directions], -1.0, 1.0)
+    ended = [trial for trial in trials if trial.state in (*_WITH_VALUE, TrialState.FAIL)]
+    losses = np.array([_values(trial, len(signs)) for trial in ended]).reshape(-1, len(signs))
+    losses *= signs
+    states = np.array([trial.state for trial in ended])
+    complete = losses[states == TrialState.COMPLETE]
+    complete = complete[np.isfinite(complete).all(axis=1)]
+    if not len(complete):
         return []
-    worst, middle = max(complete), statistics.median(complete)
-    finished = []
-    for trial in trials:
-        if trial.state == TrialState.COMPLETE:
-            finished.append((trial.params, losses.get(trial.number, worst)))
-        elif trial.state == TrialState.PRUNED:
-            finished.append((trial.params, max(losses.get(trial.number, worst), middle)))
-        elif trial.state == TrialState.FAIL:
-            finished.append((trial.params, worst))
-    return finished
+    worst, middle = complete.max(axis=0), np.median(complete, axis=0)
+    pruned = states == TrialState.PRUNED
+    unknown = ~np.isfinite(losses)
+    unknown[pruned, 1:] = False
+    losses = np.where(unknown, worst, losses)
+    losses[pruned, 0] = np.maximum(losses[pruned, 0], middle[0])
+    limits = sorted({name for trial in ended for name in trial.constraints})
+    return [
+        (trial.params, [*known, *(trial.constraints.get(name, math.nan) for name in limits)])
+        for trial, known in zip(ended, losses.tolist(), strict=True)
+    ]
+
+
+def _values(trial: FrozenTrial, n: int) -> list[float]:
+    """Return the values of a trial [n_objectives]; NaN where they are not known."""
+    if trial.state == TrialState.PRUNED:
+        return [trial.intermediate_values.get(trial.last_step, math.nan), *[math.nan] * (n - 1)]
+    return list(trial.values or [math.nan] * n)

@@ -24,8 +24,12 @@ Space = Mapping[str, Parameter]
 Values = dict[str, Any]
 Running = Sequence[Mapping[str, Any]]
 """Parameters of each trial whose loss is not known yet, by dotted path."""
-Finished = Sequence[tuple[Mapping[str, Any], float]]
-"""Parameters by dotted path, and loss, of each ended trial."""
+Finished = Sequence[tuple[Mapping[str, Any], Sequence[float]]]
+"""Parameters by dotted path, and numbers, of each ended trial.
+
+The numbers are its losses, one for each objective, then its excesses, one for each limit. An excess
+is a value minus its limit. A number is NaN if it is not known.
+"""
 _FROM_ABSENT = math.sqrt(0.5)
 """Distance in the features of any value of a conditional parameter from its absence. Both ends of a
 range, and any two choices, are at distance 1 from each other."""

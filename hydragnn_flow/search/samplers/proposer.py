@@ -7,6 +7,7 @@ ends when the driver does. Requests and answers are single lines of JSON through
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
-from scipy.special import erfcx, ndtr
-from scipy.stats import qmc, yeojohnson
+from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.stats import norm, qmc, yeojohnson
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.processes import end_with_parent, keep_stdout
@@ -183,6 +184,14 @@ MOST_FITTED, MOST_KNOWN = 250, 1000
 """Largest number of trials for the fit of the hyper-parameters, and for predictions."""
 
 
+_WEIGHTED = 0.05
+"""Weight of the sum of losses beside the largest of them."""
+_LIKELY = math.log(0.5)
+"""Logarithm of the probability from which on limits are expected to hold."""
+_DRAWN = norm.ppf(qmc.Sobol(3, seed=0).random(64))
+"""Standard normal points [n, 3] by which uncertain losses are joined."""
+
+
 class Proposer:
     """Gaussian-process model of the search that proposes trials from finished and running ones.
 
@@ -190,6 +199,13 @@ class Proposer:
     trial, so a branch of the space (one choice of a parameter) with nothing left to gain is
     abandoned. Running trials count with their expected loss (the Kriging believer of Ginsbourger et
     al., 2010).
+
+    Each objective has a process of its own. For every proposal they get other weights, and the loss
+    is the largest weighted one plus a little of their sum, so proposals spread along the Pareto
+    front (ParEGO: Knowles, IEEE Trans. Evol. Comput. 10, 50 (2006)). The mean and the standard
+    deviation of that loss come from draws of all objectives (Daulton et al., NeurIPS 2020,
+    arXiv:2006.05078). Each limit has a process, too, and the improvement counts with the
+    probability that the limits hold (Gardner et al., ICML 2014).
 
     The model contains every parameter, whether or not it exists in a trial: an absent parameter has
     the same distance from all its values. So trials of other branches tell equally little of every
@@ -200,12 +216,17 @@ class Proposer:
     space
         Domain of each parameter by dotted path. A parameter comes after those that its condition
         names.
+    objectives
+        Number of objectives, at most three.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, objectives: int = 1) -> None:
         self._cube = UnitCube(space)
-        self._process = GaussianProcess(self._cube.parameters)
         self._branches = self._cube.branches()
+        self._objectives = objectives
+        self._processes: list[GaussianProcess] = []
+        self._weights, self._ideal = np.ones(objectives), np.zeros(objectives)
+        self._limits = np.empty(0)
         self._fitted = self._proposed = 0
         self.fits = 0
         """Number of times that the hyper-parameters were fitted."""
@@ -216,7 +237,7 @@ class Proposer:
         Parameters
         ----------
         finished
-            Parameters and loss of each ended trial, at least one.
+            Parameters and numbers of each ended trial, at least one.
         running
             Parameters of each trial whose loss is not known yet.
         count
@@ -226,26 +247,79 @@ class Proposer:
         """
         random = np.random.default_rng(seed)
         points = self._cube.encode([values for values, _ in finished])
-        losses = _standardised(np.array([loss for _, loss in finished]))
-        known = self._cube.features(points)
-        # Hyper-parameters are fitted again when there are a twentieth more results.
-        if not self._fitted or len(losses) >= max(self._fitted + 2, 1.05 * self._fitted):
-            rows = _subset(losses, MOST_FITTED)
-            self._process.fit(known[rows], losses[rows])
-            self._fitted, self.fits = len(losses), self.fits + 1
         pending = self._cube.encode(running)
-        rows = _subset(losses, MOST_KNOWN)
-        self._process.condition(known[rows], losses[rows], self._cube.features(pending))
-        ordered = points[np.argsort(losses)]
+        numbers = np.array([numbers for _, numbers in finished])
+        losses = self._learn(points, numbers, self._cube.features(pending))
         taken = np.concatenate([points, pending])
         for _ in range(count):
             branch = self._branch()
             chosen = self._start(taken, branch, random)
             if chosen is None:
+                if self._objectives > 1:
+                    self._weights = random.dirichlet(np.ones(self._objectives))
+                ordered = points[np.argsort(self._joined(losses))]
                 chosen = self._choose(ordered, taken, branch, random)
-            self._process.believe(self._cube.features(chosen[None])[0])
+            for process in self._processes:
+                process.believe(self._cube.features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
+
+    def _learn(self, points: Floats, numbers: Floats, pending: Floats) -> Floats:
+        """Condition all processes on the numbers [n, n_numbers] of ended trials, and on pending.
+
+        Returns the standardised losses [n, n_objectives] of these trials. Those that are not known
+        are as expected, and those of trials beyond a limit infinite.
+        """
+        n, features = self._objectives, self._cube.features(points)
+        # Hyper-parameters are fitted again when there are a twentieth more results.
+        fits = not self._fitted or len(points) >= max(self._fitted + 2, 1.05 * self._fitted)
+        if fits:
+            self._fitted, self.fits = len(points), self.fits + 1
+        losses, limits = np.empty((len(points), n)), []
+        for i, values in enumerate(numbers.T):
+            if i == len(self._processes):
+                self._processes.append(GaussianProcess(self._cube.parameters))
+            process, known = self._processes[i], np.isfinite(values)
+            # A zero at the end shows where the limit of an excess is.
+            scaled = _standardised(values[known] if i < n else np.append(values[known], 0.0))
+            if i >= n:
+                limits.append(scaled[-1])
+                scaled = scaled[:-1]
+            of = features[known]
+            if fits and len(of):
+                rows = _subset(scaled, MOST_FITTED)
+                process.fit(of[rows], scaled[rows])
+            rows = _subset(scaled, MOST_KNOWN)
+            process.condition(of[rows], scaled[rows], pending)
+            if i < n:
+                losses[:, i] = process.predict(features)[0]
+                losses[known, i] = scaled
+        self._limits, self._ideal = np.array(limits), losses.min(axis=0)
+        losses[(numbers[:, n:] > 0).any(axis=1)] = np.inf
+        return losses
+
+    def _joined(self, losses: Floats) -> Floats:
+        """Join the losses of several objectives by the weights; the last axis is that of them."""
+        if self._objectives == 1:
+            return losses[..., 0]
+        gaps = self._weights * (losses - self._ideal)
+        joined: Floats = gaps.max(axis=-1) + _WEIGHTED * gaps.sum(axis=-1)
+        return joined
+
+    def _expected(self, points: Floats) -> tuple[Floats, Floats, Floats]:
+        """Predict the joined loss at points [n, n_parameters]: mean and standard deviation [n].
+
+        The third is the logarithm of the probability that all limits hold [n].
+        """
+        features, n = self._cube.features(points), self._objectives
+        found = [process.predict(features) for process in self._processes]
+        mean, deviation = (np.stack(of, axis=-1) for of in zip(*found, strict=True))
+        held = log_ndtr((self._limits - mean[:, n:]) / deviation[:, n:]).sum(axis=1)
+        if n == 1:
+            return mean[:, 0], deviation[:, 0], held
+        drawn = mean[:, None, :n] + deviation[:, None, :n] * _DRAWN[:, :n]
+        joined = self._joined(drawn)
+        return joined.mean(axis=1), joined.std(axis=1), held
 
     def _branch(self) -> Branch | None:
         """Choose the branch in which the next trial must lie; None if it may lie anywhere.
@@ -282,8 +356,8 @@ class Proposer:
         ``known`` points have a loss, and are sorted by it. ``taken`` has the known points first, in
         any order, and then the points of trials without a loss.
         """
-        expected = np.concatenate([known[:_BEST], taken[len(known) :]])
-        least = self._process.predict(self._cube.features(expected))[0].min()
+        expected, _, held = self._expected(np.concatenate([known[:_BEST], taken[len(known) :]]))
+        least = expected[held > _LIKELY].min(initial=np.inf)
         good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(2048)
         around = self._children(np.repeat(good, _CHILDREN, axis=0), _STEPS[0], random, branch)
@@ -334,10 +408,13 @@ class Proposer:
     def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
         """Return the logarithm of each point's expected improvement over ``least`` [n].
 
-        It is minus infinity outside the branch.
+        It counts with the probability that all limits hold, which alone decides if ``least`` is
+        infinite. It is minus infinity outside the branch.
         """
-        mean, deviation = self._process.predict(self._cube.features(points))
-        gain = np.log(deviation) + log_gain((least - mean) / deviation)
+        mean, deviation, held = self._expected(points)
+        gain = held
+        if math.isfinite(least):
+            gain = held + np.log(deviation) + log_gain((least - mean) / deviation)
         return np.where(_inside(points, branch), gain, -np.inf)
 
 
@@ -400,8 +477,10 @@ def _serve() -> None:
     end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and its other children have precedence
     send = keep_stdout()
-    space = json.loads(sys.stdin.readline())
-    proposer = Proposer({name: Parameter.model_validate(domain) for name, domain in space.items()})
+    space, objectives = json.loads(sys.stdin.readline())
+    proposer = Proposer(
+        {name: Parameter.model_validate(domain) for name, domain in space.items()}, objectives
+    )
     for line in sys.stdin:
         start = time.monotonic()
         values = proposer.propose(**json.loads(line))
