@@ -230,6 +230,7 @@ def predictions(
     std = atoms * 0.006 * random.lognormal(0, 0.4, graphs)
     table = pd.DataFrame({"graph_id": ids, **_columns("energy", random, reference, std)})
     table.attrs = {"units": dict.fromkeys(table.columns[1:], "eV"), "coverage": 0.9}
+    table.attrs["components"] = {"energy": ["energy"]}
     count = int(atoms.sum())
     nodes = pd.DataFrame(
         {
@@ -243,6 +244,7 @@ def predictions(
         for name, values in _columns(f"forces_{axis}", random, force, std).items():
             nodes[name] = values
     nodes.attrs = {"units": dict.fromkeys(nodes.columns[2:], "eV/Å"), "coverage": 0.9}
+    nodes.attrs["components"] = {"forces": [f"forces_{axis}" for axis in "xyz"]}
     return table, nodes
 
 

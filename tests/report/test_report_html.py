@@ -56,6 +56,8 @@ def test_figures_show_sums_alone_per_atom(finished):
     assert run.graphs is not None and run.ensemble is not None
     for column in list(run.graphs.filter(regex="^energy")):
         run.graphs[column.replace("energy", "gap")] = run.graphs[column]
+    run.graphs.attrs["components"]["gap"] = ["gap"]
+    run.graphs.attrs["units"]["gap_mean"] = "eV"
     row = run.ensemble["test"]["energy"]
     run.ensemble["test"]["gap"] = {k: v for k, v in row.items() if "per_atom" not in k}
     names = ["energy per atom", "gap", "forces"]
@@ -113,8 +115,9 @@ def test_a_run_that_has_only_begun_and_one_that_lacks_a_table(tmp_path, finished
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "The search has not begun" in page
     assert headings(page) == ["Not there yet", "How this run was made"]
-    run = replace(read_run(finished.directory), nodes=None, segments=[])
-    run = replace(run, trials=run.trials[:3])
+    run = read_run(finished.directory)
+    stage = replace(run.stage, results=[])
+    run = replace(run, nodes=None, stage=stage, trials=run.trials[:3])
     page = html.render(run)
     assert "hold no target forces" in page and "No segment has finished" in page
     assert "There are no predictions of the test split" in html.render(replace(run, graphs=None))
