@@ -284,7 +284,7 @@ def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     known = Applicability.of(alloy_store["trainset"], alloy_store.manifest).with_deviations(
         {"forces": forces}
     )
-    (note,) = known.deviation_notes({"forces": np.array([0.4])}, alloy_store.manifest)
+    (note,), _ = known.disagreement({"forces": np.array([0.4])}, alloy_store.manifest)
     assert "forces is 0.4 eV/Å, above 0.1 eV/Å" in note
 
 
@@ -345,15 +345,15 @@ def test_members_that_differ_more_than_on_calibration_data(alloy_store):
 
     calibration = {"forces": np.geomspace(0.01, 0.1, 200), "energy": np.full(3, 1.0)}
     known = Applicability.of(alloy_store["trainset"], manifest).with_deviations(calibration)
-    first, second, third = known.deviation_notes(found, manifest)
+    (first, second, third), disagreement = known.disagreement(found, manifest)
     assert first == third == ""
-    assert list(known.disagreement(found) > 1) == [False, True, False]
+    assert list(disagreement > 1) == [False, True, False]
     wide = Applicability(deviations={"energy": Range(-90.0, 0.0, 900.0)})  # as of few, unequal ones
-    assert (wide.disagreement(found) == 0).all()
+    assert (wide.disagreement(found, manifest)[1] == 0).all()
     assert "forces is 0.354 eV/Å, above 0.1 eV/Å, the largest in the calibration" in second
     larger = {"energy": np.array([1.5, np.nan])}
-    note, none = known.deviation_notes(larger, manifest)
-    assert known.disagreement(larger) == pytest.approx([1.5, np.nan], rel=0.01, nan_ok=True)
+    (note, none), disagreement = known.disagreement(larger, manifest)
+    assert disagreement == pytest.approx([1.5, np.nan], rel=0.01, nan_ok=True)
     assert "energy is 1.5 eV per atom, above 1 eV per atom" in note and none == ""
 
 
