@@ -3,11 +3,36 @@
 import numpy as np
 import pandas as pd
 import pytest
-from report_cases import predictions
 
 from hydragnn_flow.report import accuracy
 from hydragnn_flow.report.accuracy import TargetValues, targets_of
 from hydragnn_flow.report.style import embed
+
+
+def predictions(graphs, low=8, high=65):
+    """Predictions tables of energies and forces whose errors are 1.1 deviations."""
+    random = np.random.default_rng(0)
+    atoms = random.integers(low, high, graphs)
+    ids = np.sort(random.choice(320, graphs, replace=False))
+    energy = columns("energy", random, atoms * 0.35, atoms * 0.006)
+    table = pd.DataFrame({"graph_id": ids, **energy})
+    nodes = pd.DataFrame({"graph_id": np.repeat(ids, atoms)})
+    for axis in "xyz":
+        force = 0.8 * random.standard_t(4, len(nodes))
+        nodes = nodes.assign(**columns(f"forces_{axis}", random, force, np.full(len(nodes), 0.05)))
+    parts = {"energy": (table, "eV", [""]), "forces": (nodes, "eV/Å", ["_x", "_y", "_z"])}
+    for name, (of, unit, components) in parts.items():
+        units = dict.fromkeys(of.columns, unit)
+        of.attrs = {"units": units, "components": {name: [name + c for c in components]}}
+    return table, nodes
+
+
+def columns(name, random, reference, scale):
+    std = scale * random.lognormal(0, 0.5, len(scale))
+    mean = reference + 1.1 * std * random.normal(size=len(scale))
+    parts = {"": reference, "_mean": mean, "_std": std}
+    parts |= {"_lo": mean - 1.8 * std, "_hi": mean + 1.8 * std}
+    return {name + suffix: values for suffix, values in parts.items()}
 
 
 def values(reference, mean, std):
@@ -17,7 +42,7 @@ def values(reference, mean, std):
 
 
 def test_components_of_a_target_are_one_target():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=10)
+    graphs, nodes = predictions(10)
     graphs.loc[3, "energy"] = np.nan
     (energy,), (forces,) = targets_of(graphs), targets_of(nodes)
     assert (energy.name, energy.unit, energy.graphs) == ("energy", "eV", 9), "with references"
@@ -28,7 +53,7 @@ def test_components_of_a_target_are_one_target():
 
 
 def test_energy_per_atom_divides_by_the_atoms_of_each_structure():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=5)
+    graphs, nodes = predictions(5)
     n_atoms = nodes.groupby("graph_id").size()
     (energy,) = targets_of(graphs)
     per_atom = energy.per_atom(n_atoms)
@@ -57,7 +82,7 @@ def points_of(panel, collection):
 
 
 def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
-    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    _, nodes = predictions(60)
     nodes.loc[77, "forces_y_mean"] += 25.0
     (forces,) = targets_of(nodes)
     figure = accuracy.parity(forces, {"mae": {"value": 0.125, "lo": 0.1, "hi": 0.15}})
@@ -71,13 +96,13 @@ def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
     title = figure.get_suptitle()
     assert "MAE 0.125 (0.100–0.150)" in title and f"{len(forces.table):,} values" in title
     assert embed(figure).source.startswith("data:image/png;base64,")
-    graphs, _ = predictions(np.random.default_rng(0), graphs=20)
+    graphs, _ = predictions(20)
     small = embed(accuracy.parity(targets_of(graphs)[0]))
     assert small.source.startswith("data:image/svg+xml;base64,")
 
 
 def test_deviations_are_compared_with_all_errors_large_and_unexpected():
-    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    _, nodes = predictions(60)
     (forces,) = targets_of(nodes)
     axes = accuracy.deviation(forces).axes[0]
     error, std = np.abs(forces.table["error"].to_numpy()), forces.table["std"].to_numpy()
@@ -90,7 +115,7 @@ def test_deviations_are_compared_with_all_errors_large_and_unexpected():
 
 
 def test_one_value_without_spread_can_be_drawn():
-    graphs, _ = predictions(np.random.default_rng(0), graphs=1)
+    graphs, _ = predictions(1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
     coverage = accuracy.coverage(targets, 0.9)
@@ -102,7 +127,7 @@ def test_one_value_without_spread_can_be_drawn():
 
 
 def test_the_worst_structures_are_those_with_the_largest_errors():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
+    graphs, nodes = predictions(20)
     graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
     graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0
     atom = nodes.index[nodes["graph_id"] == graphs["graph_id"][3]][2]

@@ -35,19 +35,9 @@ def test_every_section_of_a_finished_run_is_there(text, finished):
     inside = [address[1:] for address in addresses(text) if address.startswith("#")]
     assert len(inside) == len(headings(text))
     assert all(text.count(f'<section id="{name}">') == 1 for name in inside)
-    for words in (
-        "<td>diverged: training loss is nan in epoch 24</td>",
-        '<p class="how">Time of the GCDs: ',
-        "<dt>target energy</dt><dd>eV, per structure, mean 4.60, standard deviation 4.61",
-        "<dt>target forces</dt><dd>eV/Å, per atom, 3 components</dd>",
-        "<dt>training split</dt><dd>224 structures, 6,940 atoms, 9 edges</dd>",
-        "<dt>elements</dt><dd>Ni Cu</dd>",
-        "<dt>duplicates</dt><dd>trainset 2</dd>",
-        "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>",
-        "<dt>torch</dt><dd>2.13.0</dd>",
-        f'ensemble = Ensemble.load("{finished.directory}")',
-    ):
-        assert words in text, words
+    assert "<td>diverged</td>" in text and "<dt>target forces</dt><dd>eV/Å, per atom, 3" in text
+    assert "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>" in text
+    assert f'ensemble = Ensemble.load("{finished.directory}")' in text
     assert "<dt>left out</dt>" not in text and len(text) < 1_000_000
 
 
@@ -73,6 +63,7 @@ def test_nothing_is_loaded_from_anywhere(text):
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
     assert text.count("<script") == 1
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "default-src 'none'; img-src data:;" in text
     assert f"script-src 'sha256-{digest}'" in text
     style = re.search(r"<style>(.*)</style>", text, re.S)
     assert style and "url(" not in style[1] and "@import" not in style[1]

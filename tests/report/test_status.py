@@ -242,7 +242,6 @@ def test_the_phase_follows_from_what_is_there(tmp_path, finished):
         (members / str(k) / "begun").touch()
     assert phase(made.directory) == "members: 0 of 3 are trained, 2 in training"
     made.add_members()
-    (made.directory / "ensemble" / "ensemble.json").unlink()
     ledger = made.directory / "segments.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:-2]))
