@@ -56,20 +56,21 @@ def main(run_directory: Path = Path("runs/quickstart")) -> None:
 
 
 def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float) -> None:
-    reference, mean = energy.reference / 1000, energy.mean / 1000
+    values = energy.table
+    reference, mean = values["reference"] / 1000, values["mean"] / 1000
     ends = [reference.min(), reference.max()]
     upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)
     upper.plot(reference, mean, "o", color=BLUE, ms=4.5, mew=0, alpha=0.8)
     upper.set_ylabel("predicted (eV/atom)")
     _title(upper, f"Energies of {len(mean)} test structures")
     lower.axhline(0, color=SOFT, lw=1.2, zorder=1)
-    bars = np.array([energy.mean - energy.lo, energy.hi - energy.mean])
-    held = (energy.lo <= energy.reference) & (energy.reference <= energy.hi)
+    bars = np.array([values["mean"] - values["lo"], values["hi"] - values["mean"]])
+    held = values["reference"].between(values["lo"], values["hi"])
     for inside, colour, word in ((held, BLUE, "hold the truth"), (~held, RED, "miss it")):
         if inside.any():
             lower.errorbar(
                 reference[inside],
-                energy.errors[inside],
+                values["error"][inside],
                 yerr=bars[:, inside],
                 fmt="o",
                 ms=3,
@@ -79,7 +80,7 @@ def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float
                 label=f"{inside.sum()} {word}",
             )
     lower.legend(loc="upper center", ncols=2, fontsize=_SMALL, frameon=False, handletextpad=0.3)
-    reach = 1.6 * float((np.abs(energy.errors) + bars.max(axis=0)).max())
+    reach = 1.6 * float((values["error"].abs() + bars.max(axis=0)).max())
     lower.set(ylim=(-reach, reach), xlabel="reference (eV/atom)", ylabel="error (meV/atom)")
     _title(lower, f"Their {coverage * 100:g} % intervals")
     tidy(upper)
@@ -114,7 +115,7 @@ def _search(axes: Axes, run: RunFiles) -> None:
 
 
 def _errors(axes: Axes, forces: TargetValues) -> None:
-    error, std = np.abs(forces.errors), forces.std
+    error, std = forces.table["error"].abs().to_numpy(), forces.table["std"].to_numpy()
     axes.plot(std, error, "o", color=BLUE, ms=2, mew=0, alpha=0.25, rasterized=True)
     ends = np.quantile(std, [0.0, 1.0])
     axes.plot(ends, ends, color=SOFT, lw=1.4, label="equal")

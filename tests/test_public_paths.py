@@ -80,9 +80,8 @@ def test_functions_take_what_names_a_path(kind, run, alloy_store, tmp_path, monk
     assert build_model(named("config.json"), alloy_store) is not None
 
     ensemble = Ensemble.load(named())
-    ensemble.predict(named("some.xyz")).save(kind("saved"))
     write_predictions(ensemble, named("some.xyz"), [kind("a.csv")])
-    assert {path.name for path in tmp_path.glob("*.csv")} >= {"saved.csv", "a.csv"}
+    assert (tmp_path / "a.csv").exists()
     assert recalibrate(named(), store, split="testset") == {"energy": 5, "forces": 5}
     assert member_folder(named("ensemble"), 1) == run / "ensemble" / "members" / "1"
 

@@ -236,29 +236,10 @@ class Applicability:
             extrapolation = np.clip(distance**2 - 1, 0.0, 1000.0)
         return ["; ".join(of) for of in notes], extrapolation
 
-    def disagreement(self, deviations: Mapping[str, Floats]) -> Floats:
-        """Return the members' disagreement about each structure, ``[n]``, without a unit.
-
-        It is the deviation between members, which extrapolation enlarges, divided by that above
-        which a structure is flagged: the end of the range in the calibration data, with its margin.
-        The largest over all targets counts. It is NaN where no target has both a prediction and a
-        range.
-
-        Parameters
-        ----------
-        deviations
-            Deviations between members by target, ``[n]``, from :func:`deviations_of`.
-        """
-        n = max((len(values) for values in deviations.values()), default=0)
-        logs = [np.full(n, np.nan)]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            for name, values in deviations.items():
-                if range_ := self.deviations.get(name):
-                    logs.append(np.log(values) - range_.highest)
-            return np.asarray(np.exp(np.fmax.reduce(logs)))
-
-    def deviation_notes(self, deviations: Mapping[str, Floats], manifest: Manifest) -> list[str]:
-        """Return notes on structures whose deviation between members exceeds its calibration range.
+    def disagreement(
+        self, deviations: Mapping[str, Floats], manifest: Manifest
+    ) -> tuple[list[str], Floats]:
+        """Return notes on structures that the members disagree about, and how much they disagree.
 
         Parameters
         ----------
@@ -269,20 +250,28 @@ class Applicability:
 
         Returns
         -------
-        list
-            Note on each structure, empty if no deviation is too large.
+        notes
+            Note on each structure, empty if no deviation exceeds its range in the calibration data.
+        disagreement
+            Disagreement about each structure ``[n]``, without a unit: the deviation between
+            members, which extrapolation enlarges, divided by that above which a structure is
+            flagged, the end of the range with its margin. The largest over all targets counts. It
+            is NaN where no target has both a prediction and a range.
         """
         n = max((len(values) for values in deviations.values()), default=0)
-        notes = [""] * n
-        for name, values in deviations.items():
-            if range_ := self.deviations.get(name):
+        notes, above = [""] * n, np.full(n, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for name, range_ in self.deviations.items():
+                if name not in deviations:
+                    continue
+                logs = np.log(deviations[name])
+                above = np.fmax(above, logs - range_.highest)
                 unit = f" {manifest.targets[name].unit}".rstrip()
                 unit += " per atom" if manifest.is_extensive(name) else ""
                 told = _Quantity(f"the doubt about {name}", unit, "", "largest", True)
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    found = dict(told.notes(range_, np.log(values), "calibration"))
+                found = dict(told.notes(range_, logs, "calibration"))
                 notes = joined_notes(notes, [found.get(graph, "") for graph in range(n)])
-        return notes
+            return notes, np.asarray(np.exp(above))
 
     def _said(
         self, one: Environments, usual: Usual, quantities: Mapping[str, Floats]

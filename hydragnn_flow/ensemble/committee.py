@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,8 +40,6 @@ from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import usable_device
 from hydragnn_flow.training.predict import SPLITS, predictions_in, restore_model
-
-C = TypeVar("C", bound="Committee")
 
 
 @dataclass(frozen=True)
@@ -87,17 +85,8 @@ class Committee:
             Properties of the structures.
         """
         found = deviations_of(predictions, self.weights, self.manifest, structures)
-        deviations = self.applicability.deviation_notes(found, self.manifest)
-        said = joined_notes(notes, deviations) if deviations else list(notes)
-        return said, self.applicability.disagreement(found)
-
-    def refusal(self, atoms: Atoms) -> str | None:
-        """Return the reason why a structure cannot be predicted; None if it can be."""
-        try:
-            self.graphs.graph(atoms)
-        except InputError as error:
-            return str(error)
-        return None
+        deviations, disagreement = self.applicability.disagreement(found, self.manifest)
+        return joined_notes(notes, deviations), disagreement
 
     def batch_of(self, atoms: Atoms) -> Batch:
         """Return the graph of one structure as a batch for the members.
@@ -111,16 +100,6 @@ class Committee:
             return batch_graphs([self.graphs.graph(atoms)])
         except InputError as error:
             raise InputError(f"the structure: {error}") from None
-
-    def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
-        """Return members' predictions ``[n, d]`` by output, then by number of the member.
-
-        The argument has those of all members in one array by output, ``[n_members, n, d]``.
-        """
-        numbers = self.numbers or range(len(self.models))
-        return {
-            name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
-        }
 
     def distributions(
         self,
@@ -169,7 +148,7 @@ class Committee:
         check_reads_structures(self.models, self.manifest)
         self.branches.check_known()
 
-    def on_device(self: C, device: str | torch.device) -> C:
+    def on_device(self, device: str | torch.device) -> Self:
         """Return this ensemble if its networks are on ``device``, else a copy on ``device``."""
         there = usable_device(device)
         if there == self.device:

@@ -145,9 +145,7 @@ class Usual:
             products += one.fractions[known].T @ (one.volumes / one.n_atoms)[known]
             atoms += np.bincount(one.numbers, minlength=_ELEMENTS)
             np.add.at(packings, one.numbers, one.packing)
-        closeness = (sums + _FEW * sums.sum() / max(n.sum(), 1.0)) / (n + _FEW)
-        usual = packings + _FEW * packings.sum(axis=0) / max(atoms.sum(), 1.0)
-        usual /= (atoms + _FEW)[:, None]
+        closeness, usual = _shrunk(sums, n), _shrunk(packings, atoms)
         usual[usual == 0] = 1.0  # no structure has neighbours
         differing = np.zeros((2, 13))
 
@@ -266,10 +264,10 @@ class Surroundings:
             n += np.bincount(numbers, minlength=_ELEMENTS)
             np.add.at(sums, numbers, counts)
             squares += counts.T @ counts
-        total = max(float(n.sum()), 1.0)
-        usual = (sums + _FEW * sums.sum(axis=0) / total) / (n + _FEW)[:, None]
+        usual = _shrunk(sums, n)
         crossed = sums.T @ usual
-        covariance = (squares - crossed - crossed.T + (usual.T * n) @ usual) / total
+        covariance = squares - crossed - crossed.T + (usual.T * n) @ usual
+        covariance /= max(float(n.sum()), 1.0)
         variances, directions = np.linalg.eigh(covariance)
         varies = variances > 1e-4 * max(variances[-1], 1e-9)  # the others are noise
         return cls(usual, directions[:, varies] / np.sqrt(variances[varies]))
@@ -345,6 +343,15 @@ def differences(one: Environments, usual: Floats) -> tuple[Floats, Floats]:
     of_atoms = one.packing / usual[one.numbers] - 1
     sums = [np.bincount(one.graph, column, len(one.n_atoms)) for column in of_atoms.T]
     return of_atoms, np.stack(sums, axis=1) / one.n_atoms[:, None]
+
+
+def _shrunk(sums: Floats, n: Floats) -> Floats:
+    """Return the mean of each element or pair, shrunk towards the mean of all.
+
+    ``sums`` are those over ``n`` values ``[k]`` of each of k elements or pairs, ``[k, ...]``.
+    """
+    n = n.reshape(-1, *[1] * (sums.ndim - 1))
+    return np.asarray((sums + _FEW * sums.sum(axis=0) / max(n.sum(), 1.0)) / (n + _FEW))
 
 
 def _sums(values: Floats) -> Floats:

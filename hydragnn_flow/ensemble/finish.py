@@ -20,9 +20,10 @@ from hydragnn_flow.ensemble.committee import load_member, member_files
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.evaluation.bootstrap import compare_models
 from hydragnn_flow.ensemble.evaluation.measures import measure_targets
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles
 from hydragnn_flow.ensemble.predictions.labels import data_sets_said, labels_of
 from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_graphs
-from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, joined
+from hydragnn_flow.ensemble.predictions.table import GRAPH_ID
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.summary import (
     ENSEMBLE,
@@ -322,8 +323,9 @@ def finish_ensemble(
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
     tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
-    tables = joined([lay_out(ensemble, tested, with_members=True).tables])
-    tables.save(folder_out / "test")
+    chunk = lay_out(ensemble, tested, with_members=True)
+    with PredictionFiles([folder_out / "test.parquet", folder_out / "test.csv"]) as files:
+        files.fill([chunk])
     distributions = ensemble.distributions(predictions, tested.facts)
     references = tested.labels
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
@@ -335,7 +337,7 @@ def finish_ensemble(
         distributions,
         references,
         test.n_atoms,
-        tables.graphs["flagged"].to_numpy(bool),
+        chunk.tables.graphs["flagged"].to_numpy(bool),
         store.manifest,
         coverage,
     )
@@ -361,8 +363,8 @@ def finish_ensemble(
     (folder / CALIBRATION).unlink(missing_ok=True)  # left by an ensemble that this one replaces
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
     content = json_text(summary)
-    files = [name for member in members for name in member_files(member.member)]
-    write_checksums(folder, [MANIFEST, APPLICABILITY, *files], {SUMMARY: content})
+    names = [name for member in members for name in member_files(member.member)]
+    write_checksums(folder, [MANIFEST, APPLICABILITY, *names], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.report import style
 from hydragnn_flow.report.errors import with_interval
 from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, RED, SOFT
@@ -25,29 +24,19 @@ from hydragnn_flow.report.tables import percent
 Floats = NDArray[np.float64]
 Measures = Mapping[str, Any]
 """Estimates by name of the measure, as in `measures` of `ensemble.json` for a target."""
-# forces_x, forces_y, forces_z; stress_xx, …, stress_xy; dipole_0, dipole_1, …
-_COMPONENT = re.compile(r"_([xyz]|xx|yy|zz|yz|xz|xy|\d+)$")
 # Columns of a predictions table that say what a structure is.
 _ABOUT = ("file", "frame", "formula", "note")
 
 
-@dataclass(frozen=True)
-class TargetValues:
-    """Reference and predicted values of one target, its components concatenated.
-
-    All arrays are [n_values], in ``unit``. Values without finite reference and mean are left out.
-    ``mean`` is the prediction, ``std`` the predicted standard deviation, and ``lo`` and ``hi`` are
-    the ends of the calibrated interval.
-    """
+class TargetValues(NamedTuple):
+    """Reference and predicted values of one target, its components one below the other."""
 
     name: str
     unit: str
-    graph_id: NDArray[np.int64]
-    reference: Floats
-    mean: Floats
-    std: Floats
-    lo: Floats
-    hi: Floats
+    table: pd.DataFrame
+    """Row per value: ``graph_id``, ``reference``, ``mean`` (prediction), ``std`` (predicted
+    deviation), ``lo`` and ``hi`` (ends of the calibrated interval) and ``error`` (``mean`` minus
+    ``reference``). Values without finite reference and mean are left out."""
 
     @property
     def label(self) -> str:
@@ -55,14 +44,9 @@ class TargetValues:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     @property
-    def errors(self) -> Floats:
-        """Predicted minus reference values."""
-        return self.mean - self.reference
-
-    @property
     def graphs(self) -> int:
         """Number of structures that the values belong to."""
-        return len(np.unique(self.graph_id))
+        return self.table["graph_id"].nunique()
 
     def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
         """Return the target divided by the number of atoms of each structure, eV as meV/atom.
@@ -72,43 +56,33 @@ class TargetValues:
         n_atoms
             Number of atoms by ``graph_id``.
         """
-        is_energy = self.unit == "eV"
-        scale = (1000 if is_energy else 1) / n_atoms.reindex(self.graph_id).to_numpy(dtype=float)
-        columns = {field.name: getattr(self, field.name) * scale for field in fields(self)[3:]}
-        unit = f"{'meV' if is_energy else self.unit}/atom"
-        return replace(self, name=f"{self.name} per atom", unit=unit, **columns)
+        unit, factor = per_atom(self.unit)
+        scale = factor / self.table["graph_id"].map(n_atoms)
+        scaled = self.table.drop(columns="graph_id").mul(scale, axis=0)
+        return TargetValues(f"{self.name} per atom", unit, scaled.join(self.table["graph_id"]))
 
 
-def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetValues]:
+def targets_of(table: pd.DataFrame) -> list[TargetValues]:
     """Return the targets of a predictions table that have reference values, in the table's order.
 
-    Parameters
-    ----------
-    table
-        Table of predictions as an ensemble writes it.
-    names
-        Known names of targets. Components of other targets are recognised by suffixes such as `_x`.
+    ``table`` is one that an ensemble writes, with its ``attrs``.
     """
-    columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
-    bases = {c: c if c in names else _COMPONENT.sub("", c) for c in columns}
-    components: dict[str, list[str]] = {}
-    for column, base in bases.items():
-        has_siblings = [*bases.values()].count(base) > 1 and base not in columns
-        components.setdefault(base if has_siblings else column, []).append(column)
-    units = table.attrs.get("units", {})
+    suffixes = {"": "reference", **{f"_{name}": name for name in ("mean", "std", "lo", "hi")}}
     found = []
-    for name, own in components.items():
-        if not all(component in table.columns for component in own):
+    for name, components in table.attrs["components"].items():
+        if not all(component in table for component in components):
             continue
-        values = [
-            np.concatenate([table[component + suffix].to_numpy(dtype=float) for component in own])
-            for suffix in ("", "_mean", "_std", "_lo", "_hi")
+        columns = [
+            table[["graph_id", *(f"{component}{suffix}" for suffix in suffixes)]].set_axis(
+                ["graph_id", *suffixes.values()], axis=1
+            )
+            for component in components
         ]
-        keep = np.isfinite(values[0]) & np.isfinite(values[1])
-        if keep.any():
-            graph_id = np.tile(table["graph_id"].to_numpy(dtype=np.int64), len(own))
-            unit = str(units.get(own[0], ""))
-            found.append(TargetValues(name, unit, graph_id[keep], *(v[keep] for v in values)))
+        values = pd.concat(columns, ignore_index=True)
+        values = values[np.isfinite(values[["reference", "mean"]]).all(axis=1)]
+        if len(values):
+            values["error"] = values["mean"] - values["reference"]
+            found.append(TargetValues(name, table.attrs["units"][f"{components[0]}_mean"], values))
     return found
 
 
@@ -128,22 +102,22 @@ def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> F
     """
     figure = style.new_figure(5.6, 6.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    worth = np.abs(target.errors)
-    points, bars = telling(worth, 2000), telling(worth, 300)
-    low = float(min(target.reference.min(), target.mean.min()))
-    high = float(max(target.reference.max(), target.mean.max()))
+    values = target.table
+    worth = values["error"].abs().to_numpy()
+    points, bars = values.iloc[telling(worth, 2000)], values.iloc[telling(worth, 300)]
+    both = values[["reference", "mean"]]
+    low, high = float(both.min(axis=None)), float(both.max(axis=None))
     room = 0.04 * (high - low or 1.0)
     ends = (low - room, high + room)
     upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)
     lower.axhline(0, color=SOFT, lw=1.2, zorder=1)
     look: dict[str, Any] = {"fmt": "none", "ecolor": ORANGE, "elinewidth": 0.9, "zorder": 2}
-    for axes, values in ((upper, target.mean), (lower, target.errors)):
-        reach = np.nan_to_num(target.std[bars])
-        axes.errorbar(target.reference[bars], values[bars], yerr=reach, **look)
-        _dots(axes, target.reference[points], values[points])
+    for axes, column in ((upper, "mean"), (lower, "error")):
+        axes.errorbar(bars["reference"], bars[column], yerr=bars["std"].fillna(0.0), **look)
+        _dots(axes, points["reference"], points[column])
         style.tidy(axes)
     upper.set(xlim=ends, ylim=ends, ylabel=f"predicted {target.label}")
-    most = float(worth.max()) or float(np.nan_to_num(target.std).max()) or 1.0
+    most = float(worth.max()) or float(values["std"].fillna(0.0).max()) or 1.0
     lower.set(ylim=(-1.15 * most, 1.15 * most), ylabel="difference")
     lower.set(xlabel=f"reference {target.label}")
     _title(figure, target, measures, mae="MAE", rmse="RMSE", r2="R²")
@@ -165,7 +139,7 @@ def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -
     """
     figure = style.new_figure(5.6, 5.2)
     axes = figure.add_subplot()
-    error, std = np.abs(target.errors), target.std
+    error, std = target.table["error"].abs().to_numpy(), target.table["std"].to_numpy()
     _title(figure, target, measures, spearman="Spearman")
     drawn = np.isfinite(std) & (std > 0)
     positive = error[drawn & (error > 0)]
@@ -254,10 +228,11 @@ def worst_structures(
     """
     parts = []
     for target in targets:
-        frame = pd.DataFrame({"structure": target.graph_id, "|error|": np.abs(target.errors)})
-        frame["squared"], frame["variance"] = frame["|error|"] ** 2, target.std**2
-        mean = frame.groupby("structure").mean()
-        mean["largest"] = frame.groupby("structure")["|error|"].max()
+        values, error = target.table, target.table["error"]
+        columns = {"|error|": error.abs(), "squared": error**2, "variance": values["std"] ** 2}
+        of_structure = pd.DataFrame(columns).groupby(values["graph_id"].rename("structure"))
+        mean = of_structure.mean()
+        mean["largest"] = of_structure["|error|"].max()
         mean["deviation"] = np.sqrt(mean.pop("variance"))
         ratio = np.sqrt(mean.pop("squared")) / mean["deviation"].replace(0, np.nan)
         worst = mean.assign(**{"|error| / deviation": ratio}).nlargest(8, "|error|")
@@ -283,15 +258,15 @@ def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
         Intended coverage of each interval, between 0 and 1 (exclusive), [n_intervals].
     """
     # A value is inside from the z on that equals |error| / std: sort once, count for every z.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(target.errors == 0, 0.0, np.abs(target.errors) / target.std)
-    return np.searchsorted(np.sort(erf(z / np.sqrt(2))), nominal, side="right") / len(z)
+    error, std = target.table["error"].abs(), target.table["std"]
+    z = np.sort(erf((error / std).where(error > 0, 0.0) / np.sqrt(2)))
+    return np.searchsorted(z, nominal, side="right") / len(z)
 
 
 def interval_coverage(target: TargetValues) -> float:
     """Return the fraction of reference values inside the calibrated interval [lo, hi], 0 to 1."""
-    inside = (target.lo <= target.reference) & (target.reference <= target.hi)
-    return float(np.mean(inside))
+    values = target.table
+    return float(values["reference"].between(values["lo"], values["hi"]).mean())
 
 
 def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
@@ -324,7 +299,7 @@ def telling(worth: Floats, most: int) -> NDArray[np.int64]:
     return np.union1d(order[: most // 3], others[evenly])
 
 
-def _dots(axes: Axes, x: Floats, y: Floats) -> None:
+def _dots(axes: Axes, x: Floats | pd.Series[float], y: Floats | pd.Series[float]) -> None:
     many = len(x) > 200
     look: dict[str, Any] = {"color": BLUE, "linewidths": 0, "zorder": 2.5}
     axes.scatter(x, y, s=9 if many else 20, alpha=0.4 if many else 0.8, **look)
@@ -337,6 +312,6 @@ def _title(figure: Figure, target: TargetValues, measures: Measures, **names: st
     """
     known = {word: measures[name] for name, word in names.items() if name in measures}
     told = [f"{word} {with_interval(estimate)}" for word, estimate in known.items()]
-    values = f"{len(target.reference):,} values in {target.graphs:,} structures"
+    values = f"{len(target.table):,} values in {target.graphs:,} structures"
     lines = [", ".join(told[:2]), ", ".join([*told[2:], values])]
     figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")

@@ -27,21 +27,17 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
 from hydragnn_flow.report import accuracy, errors, figures, gcd_time
-from hydragnn_flow.report import figures as importance
-from hydragnn_flow.report import gcd_time as cost
 from hydragnn_flow.report.scaling import scaling_figure, scaling_table, studies, verdicts
-from hydragnn_flow.report.stage import stage_of
+from hydragnn_flow.report.stage import Stage, stage_of
 from hydragnn_flow.report.style import Picture, embed
 from hydragnn_flow.report.tables import SIMULATED_RUN, SPLITS, number, objective_label, shown
 from hydragnn_flow.report.trials_frame import (
     best_first,
-    find_study,
     study_frame,
     trials_table,
     value_columns,
 )
-from hydragnn_flow.run_directory import COMMANDS, CONFIG, RunDirectory
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 
 def model_card(run_directory: Path, name: str) -> str:
@@ -64,7 +60,7 @@ def model_card(run_directory: Path, name: str) -> str:
         environment()
         .get_template("model_card.md.j2")
         .render(
-            vars(errors) | vars(cost),
+            vars(errors) | vars(gcd_time),
             name=name,
             run=run,
             summary=summary,
@@ -120,20 +116,18 @@ class RunFiles:
     """Epochs at which trials are judged."""
     coverage: float | None
     """Coverage of the intervals; None without an ensemble."""
+    values: dict[str, Any]
+    """Content of `run.yaml`."""
     configuration: str
     """Text of `run.yaml`."""
-    commands: list[str]
-    """Command lines with which the run was started and continued."""
-    versions: dict[str, str]
-    """Versions of important packages, by name of the package."""
     manifest: dict[str, Any] | None
     """Manifest of the store; None until the data are prepared."""
+    stage: Stage
+    """Phase of the run, and the results of its segments (jobs of training)."""
     study: optuna.Study
     """Study of the search; it has no trials before the search begins."""
     trials: pd.DataFrame
     """Trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
-    segments: list[SegmentResult]
-    """Results of all segments (jobs of training)."""
     ensemble: dict[str, Any] | None
     """Content of `ensemble/ensemble.json`; None until the ensemble is finished."""
     graphs: pd.DataFrame | None
@@ -151,9 +145,8 @@ def read_run(directory: Path) -> RunFiles:
         If ``directory`` is not a run directory, or a file in it cannot be read.
     """
     config = RunDirectory(directory).config()
-    values = read_yaml(directory / CONFIG)
-    run, segments = RunDirectory(directory), list(RunDirectory(directory).results())
-    study = find_study(directory) or optuna.create_study(directions=config.search.directions)
+    run, stage = RunDirectory(directory), stage_of(directory)
+    study = stage.study or optuna.create_study(directions=config.search.directions)
     kept = (run.ensemble / "manifest.json", run.store / "manifest.json")
     return RunFiles(
         directory=directory,
@@ -161,13 +154,12 @@ def read_run(directory: Path) -> RunFiles:
         search=config.search,
         rungs=config.rungs,
         coverage=None if config.ensemble is None else config.ensemble.coverage,
+        values=read_yaml(directory / CONFIG),
         configuration=(directory / CONFIG).read_text(encoding="utf-8"),
-        commands=[str(command) for command in values.get(COMMANDS) or []],
-        versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
         manifest=next((read_json(file) for file in kept if file.exists()), None),
+        stage=stage,
         study=study,
-        trials=study_frame(study, segments, config.search.objectives),
-        segments=segments,
+        trials=study_frame(study, stage.results, config.search.objectives),
         ensemble=read_summary(directory) if run.summary.exists() else None,
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
@@ -214,10 +206,10 @@ def render(run: RunFiles) -> str:
     objectives = run.search.objectives
     complete = best_first(own[own["state"] == "complete"])[value_columns(objectives)[0]]
     coverage = summary["coverage"] if summary else run.coverage or 0.0
-    spent, targets = stage_of(run.directory).gcd_time, test_targets(run)
+    spent, targets = run.stage.gcd_time, test_targets(run)
     columns = [c for table in (run.graphs, run.nodes) if table is not None for c in table.columns]
     return pages.get_template("report.html.j2").render(
-        vars(errors) | vars(cost) | vars(importance) | vars(gcd_time),
+        vars(errors) | vars(figures) | vars(gcd_time),
         run=run,
         summary=summary,
         own=own,
@@ -239,7 +231,7 @@ def render(run: RunFiles) -> str:
         simulated=SIMULATED_RUN if directory.simulated.exists() else "",
         best=next(iter(complete.dropna()), None),
         coverage=f"{coverage * 100:g} %",
-        nodes=cost.nodes_cost(run.directory),
+        nodes=gcd_time.nodes_cost(run.directory),
         started_from=directory.started_from(),
         columns=[str(c).removesuffix("_mean") for c in columns if str(c).endswith("_mean")],
     )
@@ -265,7 +257,7 @@ def pictures(
     estimates = {name: of["measures"] for name, of in measures.items()}
     chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
     # Where nobody asks for errors, a structure is all that they are measured on.
-    segments = run.segments if run.search.judges_errors else []
+    segments = run.stage.results if run.search.judges_errors else []
     found: dict[str, list[Picture]] = {}
     for target in targets:
         for section, draw in (("parity", accuracy.parity), ("deviation", accuracy.deviation)):
@@ -288,11 +280,11 @@ def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:
     gives that number.
     """
     names = (run.ensemble or {}).get("test", {})
-    graphs = accuracy.targets_of(run.graphs, names) if run.graphs is not None else []
+    graphs = accuracy.targets_of(run.graphs) if run.graphs is not None else []
     if run.nodes is None:
         return graphs
     # Total energies of cells of many sizes are near the diagonal for any model.
     sums = {name for name, row in names.items() if "mae_per_atom_ensemble" in row}
     n_atoms = run.nodes.groupby("graph_id").size()
     graphs = [t.per_atom(n_atoms) if t.name in sums else t for t in graphs]
-    return graphs + accuracy.targets_of(run.nodes, names)
+    return graphs + accuracy.targets_of(run.nodes)

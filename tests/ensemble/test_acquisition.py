@@ -144,9 +144,8 @@ def test_copies_and_neighbouring_frames_are_chosen_once(ensemble):
 
 def test_what_cannot_be_selected_is_refused(ensemble):
     structures = [crystal("Cu"), crystal("Au")]
-    for n in (0, 3):
-        with pytest.raises(InputError, match=rf"{n} of 2 structures cannot be selected"):
-            select_structures(ensemble, structures, n)
+    with pytest.raises(InputError, match=r"0 of 2 structures cannot be selected"):
+        select_structures(ensemble, structures, 0)
     with pytest.raises(InputError, match=r"not 'a\.cif'; read files with ase\.io"):
         select_structures(ensemble, "a.cif", 1)
     strange = [crystal("Cu"), crystal("Al"), crystal("Al")]

@@ -12,7 +12,13 @@ from ase.spacegroup import crystal
 from calibration_cases import plain
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.predictions.table import TargetValues, build_tables, extended_xyz
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles
+from hydragnn_flow.ensemble.predictions.table import (
+    Chunk,
+    TargetValues,
+    build_tables,
+    extended_xyz,
+)
 from hydragnn_flow.ensemble.uncertainty.distribution import distribution
 
 ENERGY = {"energy": Target(level="graph", dim=1, unit="eV")}
@@ -57,10 +63,11 @@ def test_columns_are_those_of_the_contract():
 
 
 def test_every_file_holds_the_table_and_parquet_its_units(tmp_path):
-    tables([1, 2], [1, 1]).save(tmp_path / "v.2")  # replaced below
     found = tables([7, 3, 5], [1, 4, 2], members=True)
-    written = found.save(tmp_path / "v.2")
-    assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
+    for written in (tables([1, 2], [1, 1]), found):  # the second replaces the first
+        with PredictionFiles([tmp_path / "v.2.parquet", tmp_path / "v.2.csv"]) as files:
+            paths = files.fill([Chunk(written)]).files
+    assert sorted(paths) == sorted(tmp_path.iterdir())
     for name, table in found.by_name().items():
         stored = pd.read_parquet(tmp_path / f"v.2{name}.parquet")
         pd.testing.assert_frame_equal(stored, table)

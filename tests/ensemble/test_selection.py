@@ -104,15 +104,6 @@ def test_a_trial_far_ahead_of_the_others_gets_several_seeds():
     assert "seed 2 of this trial" in found.chosen[1].reason
 
 
-def test_the_best_trial_is_first_once_where_its_predictions_are_lost():
-    candidates = [Candidate(i, 1.0 + i) for i in range(4)]
-    residuals = {i: np.random.default_rng(i).normal(size=50) for i in (1, 2, 3)}
-    found = select_members("greedy", 3, candidates, residuals, np.full(50, 0.02))
-    assert found.chosen[0].trial == 0
-    reasons = [choice.reason for choice in found.chosen]
-    assert ["the best trial" in reason for reason in reasons] == [True, False, False]
-
-
 def test_among_equals_another_type_is_preferred():
     random = np.random.default_rng(2)
     own = random.normal(size=(3, 20000))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ensemble_cases import untrained_ensemble
 from report_cases import Made
 
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.report.html import write_report
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def finished(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Made:
     """A run that is over; tests only read it."""
     made = Made(tmp_path_factory.mktemp("finished"))
     made.add_members()
+    untrained_ensemble(made.directory, alloy_store, 3)
     return made
 
 

@@ -3,47 +3,63 @@
 import numpy as np
 import pandas as pd
 import pytest
-from report_cases import predictions
 
 from hydragnn_flow.report import accuracy
 from hydragnn_flow.report.accuracy import TargetValues, targets_of
 from hydragnn_flow.report.style import embed
 
 
+def predictions(graphs, low=8, high=65):
+    """Predictions tables of energies and forces whose errors are 1.1 deviations."""
+    random = np.random.default_rng(0)
+    atoms = random.integers(low, high, graphs)
+    ids = np.sort(random.choice(320, graphs, replace=False))
+    energy = columns("energy", random, atoms * 0.35, atoms * 0.006)
+    table = pd.DataFrame({"graph_id": ids, **energy})
+    nodes = pd.DataFrame({"graph_id": np.repeat(ids, atoms)})
+    for axis in "xyz":
+        force = 0.8 * random.standard_t(4, len(nodes))
+        nodes = nodes.assign(**columns(f"forces_{axis}", random, force, np.full(len(nodes), 0.05)))
+    parts = {"energy": (table, "eV", [""]), "forces": (nodes, "eV/Å", ["_x", "_y", "_z"])}
+    for name, (of, unit, components) in parts.items():
+        units = dict.fromkeys(of.columns, unit)
+        of.attrs = {"units": units, "components": {name: [name + c for c in components]}}
+    return table, nodes
+
+
+def columns(name, random, reference, scale):
+    std = scale * random.lognormal(0, 0.5, len(scale))
+    mean = reference + 1.1 * std * random.normal(size=len(scale))
+    parts = {"": reference, "_mean": mean, "_std": std}
+    parts |= {"_lo": mean - 1.8 * std, "_hi": mean + 1.8 * std}
+    return {name + suffix: values for suffix, values in parts.items()}
+
+
 def values(reference, mean, std):
-    ids = np.arange(len(mean))
-    return TargetValues("t", "eV", ids, reference, mean, std, mean - 2 * std, mean + 2 * std)
+    columns = {"graph_id": np.arange(len(mean)), "reference": reference, "mean": mean, "std": std}
+    table = pd.DataFrame(columns | {"lo": mean - 2 * std, "hi": mean + 2 * std})
+    return TargetValues("t", "eV", table.assign(error=mean - reference))
 
 
 def test_components_of_a_target_are_one_target():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=10)
+    graphs, nodes = predictions(10)
     graphs.loc[3, "energy"] = np.nan
     (energy,), (forces,) = targets_of(graphs), targets_of(nodes)
     assert (energy.name, energy.unit, energy.graphs) == ("energy", "eV", 9), "with references"
     assert (forces.name, forces.label, forces.graphs) == ("forces", "forces [eV/Å]", 10)
-    assert len(forces.reference) == 3 * len(nodes)
-    np.testing.assert_array_equal(forces.mean[: len(nodes)], nodes["forces_x_mean"])
+    assert len(forces.table) == 3 * len(nodes)
+    np.testing.assert_array_equal(forces.table["mean"][: len(nodes)], nodes["forces_x_mean"])
     assert targets_of(graphs.drop(columns="energy")) == []
 
 
-def test_targets_whose_names_end_like_components_stay_apart():
-    table = pd.DataFrame({"graph_id": np.arange(4)})
-    for name in ("C_11", "C_12", "dipole_0", "dipole_1"):
-        for suffix in ("", "_mean", "_std", "_lo", "_hi"):
-            table[name + suffix] = np.arange(4.0)
-    found = targets_of(table, {"C_11", "C_12", "dipole"})
-    assert [(t.label, len(t.mean)) for t in found] == [("C_11", 4), ("C_12", 4), ("dipole", 8)]
-    assert [t.name for t in targets_of(table)] == ["C", "dipole"]
-
-
 def test_energy_per_atom_divides_by_the_atoms_of_each_structure():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=5)
+    graphs, nodes = predictions(5)
     n_atoms = nodes.groupby("graph_id").size()
     (energy,) = targets_of(graphs)
     per_atom = energy.per_atom(n_atoms)
     assert per_atom.label == "energy per atom [meV/atom]"
     expected = 1000 * graphs["energy_std"].to_numpy() / n_atoms[graphs["graph_id"]].to_numpy()
-    np.testing.assert_allclose(per_atom.std, expected)
+    np.testing.assert_allclose(per_atom.table["std"], expected)
     assert accuracy.interval_coverage(per_atom) == accuracy.interval_coverage(energy)
 
 
@@ -54,7 +70,7 @@ def test_coverage_and_bins_of_exact_gaussians_are_what_they_should():
     levels = np.array([0.1, 0.5, 0.9, 0.99])
     np.testing.assert_allclose(accuracy.gaussian_coverage(target, levels), levels, atol=0.01)
     assert accuracy.interval_coverage(target) == pytest.approx(0.9545, abs=0.005)
-    x, y = accuracy.binned(target.errors, std)
+    x, y = accuracy.binned(target.table["error"].to_numpy(), std)
     assert len(x) == 10
     np.testing.assert_allclose(y, x, rtol=0.05)
     sure = values(np.array([1.0, 2.0]), np.array([1.0, 2.5]), np.zeros(2))
@@ -66,31 +82,32 @@ def points_of(panel, collection):
 
 
 def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
-    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    _, nodes = predictions(60)
     nodes.loc[77, "forces_y_mean"] += 25.0
     (forces,) = targets_of(nodes)
     figure = accuracy.parity(forces, {"mae": {"value": 0.125, "lo": 0.1, "hi": 0.15}})
-    worst = np.argsort(-np.abs(forces.errors))[:600]
-    for panel, shown in zip(figure.axes, (forces.mean, forces.errors), strict=True):
-        pairs = np.round(np.stack([forces.reference, shown], axis=1), 9)[worst]
+    worst = np.argsort(-forces.table["error"].abs().to_numpy())[:600]
+    for panel, column in zip(figure.axes, ("mean", "error"), strict=True):
+        shown = forces.table[column]
+        pairs = np.round(forces.table[["reference", column]].to_numpy(), 9)[worst]
         assert set(map(tuple, pairs)) <= points_of(panel, 1)
         low, high = panel.get_ylim()
         assert low < shown.min() and shown.max() < high, "no value is beyond the panel"
     title = figure.get_suptitle()
-    assert "MAE 0.125 (0.100–0.150)" in title and f"{len(forces.reference):,} values" in title
+    assert "MAE 0.125 (0.100–0.150)" in title and f"{len(forces.table):,} values" in title
     assert embed(figure).source.startswith("data:image/png;base64,")
-    graphs, _ = predictions(np.random.default_rng(0), graphs=20)
+    graphs, _ = predictions(20)
     small = embed(accuracy.parity(targets_of(graphs)[0]))
     assert small.source.startswith("data:image/svg+xml;base64,")
 
 
 def test_deviations_are_compared_with_all_errors_large_and_unexpected():
-    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    _, nodes = predictions(60)
     (forces,) = targets_of(nodes)
     axes = accuracy.deviation(forces).axes[0]
-    error = np.abs(forces.errors)
-    pairs = np.round(np.stack([forces.std, error], axis=1), 9)
-    for worth in (error, error / forces.std):
+    error, std = np.abs(forces.table["error"].to_numpy()), forces.table["std"].to_numpy()
+    pairs = np.round(np.stack([std, error], axis=1), 9)
+    for worth in (error, error / std):
         assert set(map(tuple, pairs[np.argsort(-worth)[:100]])) <= points_of(axes, 0)
     assert error.max() < axes.get_ylim()[1]
     x, y = axes.lines[-1].get_data()
@@ -98,7 +115,7 @@ def test_deviations_are_compared_with_all_errors_large_and_unexpected():
 
 
 def test_one_value_without_spread_can_be_drawn():
-    graphs, _ = predictions(np.random.default_rng(0), graphs=1)
+    graphs, _ = predictions(1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
     coverage = accuracy.coverage(targets, 0.9)
@@ -110,7 +127,7 @@ def test_one_value_without_spread_can_be_drawn():
 
 
 def test_the_worst_structures_are_those_with_the_largest_errors():
-    graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
+    graphs, nodes = predictions(20)
     graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
     graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0
     atom = nodes.index[nodes["graph_id"] == graphs["graph_id"][3]][2]

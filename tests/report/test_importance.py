@@ -16,8 +16,6 @@ from hydragnn_flow.report.figures import parameter_importance
 from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.search.records import REASON
 
-needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="fANOVA needs scikit-learn")
-
 
 def importance_of(made, objective=0, **how):
     study, segments = made
@@ -56,61 +54,32 @@ def test_too_few_trials_are_refused_and_one_value_has_no_importance():
     assert list(importance_of((study, []))["importance"]) == [0.0]
 
 
-@needs_sklearn
-@pytest.mark.parametrize("has_condition", [False, True])
-def test_what_a_sampler_has_settled_early_still_matters_most(has_condition):
-    """Nine of ten trials have the good value of the parameter that doubles the cost."""
-    random = np.random.default_rng(0)
-    study = optuna.create_study(direction="minimize")
-    domains: dict[str, Any] = {
-        n: CategoricalDistribution([False, True]) for n in ("settled", "open")
-    }
-    domains["bucket"] = IntDistribution(1, 100)
-    for number in range(40):
-        chosen: dict[str, Any] = {"settled": number % 10 == 0, "open": bool(random.integers(2))}
-        if has_condition and chosen["open"]:
-            chosen["bucket"] = int(random.integers(1, 101))
-        cost = (2.0 if chosen["settled"] else 1.0) * (1.3 if chosen["open"] else 1.0)
-        cost *= float(np.exp(0.02 * random.normal()))
-        used = {name: domains[name] for name in chosen}
-        study.add_trial(create_trial(params=chosen, distributions=used, value=cost))
-    frame = study_frame(study, [], ["seconds"])
-    found = parameter_importance(study, frame, fanova=True).set_index("parameter")
-    # Of two values alike often, the variance is the square of half the logarithm of their ratio.
-    expected = np.log(2) ** 2 / (np.log(2) ** 2 + np.log(1.3) ** 2)
-    assert found.loc["settled", "variance"] == pytest.approx(100 * expected, abs=6)
-    assert found["importance"].idxmax() == "open", "PED-ANOVA sees the trials alone"
-    assert found["variance"].isna().sum() == has_condition, "of what some trials lack"
-
-
-@needs_sklearn
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="fANOVA needs scikit-learn")
 @pytest.mark.parametrize("objective", ["throughput", "seconds"])
-def test_what_makes_a_strategy_fast_is_found_and_lack_of_memory_is_the_worst(objective):
-    """The precision doubles what a step takes, and large batches find no memory."""
+def test_what_a_sampler_settled_early_still_matters_and_lack_of_memory_is_the_worst(objective):
+    """Nine of ten trials have the value that halves the cost; large batches find no memory."""
     random = np.random.default_rng(0)
     maximised = objective == "throughput"
     study = optuna.create_study(direction="maximize" if maximised else "minimize")
-    choices = {"precision": ["fp32", "fp64"], "checkpointing": [False, True], "batch": [8, 16, 512]}
-    domains = {name: CategoricalDistribution(of) for name, of in choices.items()}
-    for _ in range(60):
-        chosen = {name: of[int(random.integers(len(of)))] for name, of in choices.items()}
-        cost = 2.0 if chosen["precision"] == "fp64" else 1.0
-        cost *= (1.2 if chosen["checkpointing"] else 1.0) * float(np.exp(0.02 * random.normal()))
-        lacks = chosen["batch"] == 512
-        study.add_trial(
-            create_trial(
-                state=TrialState.FAIL if lacks else TrialState.COMPLETE,
-                params=chosen,
-                distributions=domains,
-                value=None if lacks else 100.0 / cost if maximised else cost,
-                user_attrs={REASON: "out_of_memory: 9 GiB"} if lacks else {},
-            )
-        )
+    domains: dict[str, Any] = {n: CategoricalDistribution([0, 1]) for n in ("settled", "open")}
+    domains |= {"large": CategoricalDistribution([0, 1]), "rare": IntDistribution(1, 100)}
+    for number in range(60):
+        chosen = {"settled": int(number % 10 == 0), "open": int(random.integers(2))}
+        chosen["large"] = int(random.integers(3) == 0)
+        if chosen["open"]:
+            chosen["rare"] = int(random.integers(1, 101))
+        cost = 2.0 ** chosen["settled"] * 1.3 ** chosen["open"] * np.exp(0.02 * random.normal())
+        failed = {"state": TrialState.FAIL, "user_attrs": {REASON: "out_of_memory: 9 GiB"}}
+        value = {"value": float(100.0 / cost if maximised else cost)}
+        used = {name: domains[name] for name in chosen}
+        how = failed if chosen["large"] else value
+        study.add_trial(create_trial(params=chosen, distributions=used, **how))
     frame = study_frame(study, [], [objective])
     found = parameter_importance(study, frame, fanova=True).set_index("parameter")
-    assert (found["trials"] == 60).all()
-    assert found.loc["precision", "variance"] > 2 * found.loc["checkpointing", "variance"]
+    assert found.loc["settled", "trials"] == 60
+    assert found.loc["settled", "variance"] > 2 * found.loc["open", "variance"]
+    assert np.isnan(found.loc["rare", "variance"]), "some trials lack it"
     complete = frame[frame["state"] == "complete"]
     complete.attrs = frame.attrs
     without = parameter_importance(study, complete).set_index("parameter")
-    assert found.loc["batch", "importance"] > without.loc["batch", "importance"]
+    assert found.loc["large", "importance"] > without.loc["large", "importance"]

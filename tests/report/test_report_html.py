@@ -35,19 +35,9 @@ def test_every_section_of_a_finished_run_is_there(text, finished):
     inside = [address[1:] for address in addresses(text) if address.startswith("#")]
     assert len(inside) == len(headings(text))
     assert all(text.count(f'<section id="{name}">') == 1 for name in inside)
-    for words in (
-        "<td>diverged: training loss is nan in epoch 24</td>",
-        '<p class="how">Time of the GCDs: ',
-        "<dt>target energy</dt><dd>eV, per structure, mean 4.60, standard deviation 4.61",
-        "<dt>target forces</dt><dd>eV/Å, per atom, 3 components</dd>",
-        "<dt>training split</dt><dd>224 structures, 6,940 atoms, 9 edges</dd>",
-        "<dt>elements</dt><dd>Ni Cu</dd>",
-        "<dt>duplicates</dt><dd>trainset 2</dd>",
-        "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>",
-        "<dt>torch</dt><dd>2.13.0</dd>",
-        f'ensemble = Ensemble.load("{finished.directory}")',
-    ):
-        assert words in text, words
+    assert "<td>diverged</td>" in text and "<dt>target forces</dt><dd>eV/Å, per atom, 3" in text
+    assert "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>" in text
+    assert f'ensemble = Ensemble.load("{finished.directory}")' in text
     assert "<dt>left out</dt>" not in text and len(text) < 1_000_000
 
 
@@ -56,6 +46,8 @@ def test_figures_show_sums_alone_per_atom(finished):
     assert run.graphs is not None and run.ensemble is not None
     for column in list(run.graphs.filter(regex="^energy")):
         run.graphs[column.replace("energy", "gap")] = run.graphs[column]
+    run.graphs.attrs["components"]["gap"] = ["gap"]
+    run.graphs.attrs["units"]["gap_mean"] = "eV"
     row = run.ensemble["test"]["energy"]
     run.ensemble["test"]["gap"] = {k: v for k, v in row.items() if "per_atom" not in k}
     names = ["energy per atom", "gap", "forces"]
@@ -71,6 +63,7 @@ def test_nothing_is_loaded_from_anywhere(text):
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
     assert text.count("<script") == 1
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "default-src 'none'; img-src data:;" in text
     assert f"script-src 'sha256-{digest}'" in text
     style = re.search(r"<style>(.*)</style>", text, re.S)
     assert style and "url(" not in style[1] and "@import" not in style[1]
@@ -113,8 +106,9 @@ def test_a_run_that_has_only_begun_and_one_that_lacks_a_table(tmp_path, finished
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "The search has not begun" in page
     assert headings(page) == ["Not there yet", "How this run was made"]
-    run = replace(read_run(finished.directory), nodes=None, segments=[])
-    run = replace(run, trials=run.trials[:3])
+    run = read_run(finished.directory)
+    stage = replace(run.stage, results=[])
+    run = replace(run, nodes=None, stage=stage, trials=run.trials[:3])
     page = html.render(run)
     assert "hold no target forces" in page and "No segment has finished" in page
     assert "There are no predictions of the test split" in html.render(replace(run, graphs=None))

@@ -77,13 +77,17 @@ def test_the_answer_is_about_the_largest_share(parts, said):
 
 
 def test_the_table_of_a_profile_shows_parts_and_what_they_add_up_to():
+    assert "…" not in printed(scaling_grid(study(STRONG, WEAK)), 80)
     text = printed(profile_tables(profile(), nodes=2), 120)
     for words in ("98.0 %", "160 graphs/s", "0.500 GiB", "nothing here counts it", "50 % of the"):
         assert words in text
 
 
 def test_a_study_outlives_its_process(tmp_path):
-    found = study(STRONG, WEAK).with_point(Point(16, 1, fault="out of memory"))
+    whole = study(STRONG, WEAK)
+    again = replace(whole.of("strong")[1], nodes=7)  # takes the place of the first
+    found = whole.with_point(Point(16, 1, fault="out of memory")).with_point(again)
+    assert len(found.points) == len(whole.points) + 1 and found.of("strong")[1] == again
     path = found.write(tmp_path)
     assert studies(tmp_path) == [found]
     assert studies(tmp_path / "elsewhere") == []
@@ -92,14 +96,6 @@ def test_a_study_outlives_its_process(tmp_path):
         path.write_text(json.dumps(damaged))
         with pytest.raises(InputError, match="delete it and measure again"):
             Study.read(path)
-
-
-def test_a_width_that_is_measured_again_takes_the_place_of_the_first():
-    found = study(STRONG, WEAK)
-    point = replace(found.of("strong")[1], nodes=7)
-    again = found.with_point(point)
-    assert len(again.points) == len(found.points)
-    assert again.of("strong")[1] == point and again.of("weak") == found.of("weak")
 
 
 @given(st.dictionaries(st.sampled_from([2, 4, 8, 16]), st.floats(0.01, 1.2), min_size=1))
@@ -127,11 +123,6 @@ def test_it_is_said_where_more_gcds_stop_paying_and_what_was_not_measured():
     assert "side by side on 2 GCDs each train 2 times" in strong
     assert fault == "32 GCDs: not measured: a batch has 16 graphs"
     assert verdicts(study({}, {})) == []
-
-
-def test_the_table_fits_a_terminal():
-    text = printed(scaling_grid(study(STRONG, WEAK)), 80)
-    assert "…" not in text and len(text.splitlines()) >= 10
 
 
 def test_the_report_has_the_studies_of_a_run(searching):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
@@ -34,7 +33,6 @@ from hydragnn_flow.ensemble.predictions.structure_files import (
 from hydragnn_flow.ensemble.summary import ensemble_folder, inside
 from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, folds, save_calibrations
 from hydragnn_flow.ensemble.uncertainty.deviation import needed_for_coverage
-from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 
 
@@ -183,58 +181,26 @@ def _in_records(
 
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
-    n_atoms = data.facts.n_atoms
+    """Report predictions that are not finite, and labels far beyond the error bars.
+
+    No model errs by ten standard deviations in the median on labels like those of its training.
+    Labels in another unit, of another sign or from another zero are that far away.
+    """
+    n_structures = len(data.facts.n_atoms)
     predicted = ensemble.distributions(data.members, data.facts)
     for name, reference in data.labels.items():
-        unit = ensemble.manifest.targets[name].unit or "the unit"
-        found = predicted[name]
-        lost = int((np.isfinite(reference) > np.isfinite(found.mean)).any(axis=1).sum())
-        if lost:
-            rows = "structures" if len(reference) == len(n_atoms) else "atoms"
+        found, is_labelled = predicted[name], np.isfinite(reference)
+        known = is_labelled & np.isfinite(found.mean)
+        if lost := int((is_labelled > known).any(axis=1).sum()):
+            rows = "structures" if len(reference) == n_structures else "atoms"
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
-        extensive = ensemble.manifest.is_extensive(name)
-        size = n_atoms.astype(float)[:, None] if extensive else np.ones((1, 1))
-        if (doubt := doubt_of(found.mean, found.std, reference, size)) is not None:
+        deviations = np.abs(found.mean - reference)[known] / found.std[known]
+        if len(deviations) >= 10 and (usual := np.median(deviations)) > 10:
             say(
-                f"labels of {name} {doubt}: are they in {unit}, with the sign and the zero of the "
-                f"training data?"
+                f"labels of {name} are {usual:.3g} standard deviations away from the predictions: "
+                f"are they in {ensemble.manifest.targets[name].unit or 'the unit'}, with the sign "
+                f"and the zero of the training data?"
             )
-
-
-def doubt_of(predicted: Floats, std: Floats, reference: Floats, size: Floats) -> str | None:
-    """Return words on how labels seem to differ from predictions in unit, sign or zero; else None.
-
-    Labels in another unit are proportional to the predictions, which a model's errors do not cause.
-    Energies have another zero if they come from another code or have other reference atoms.
-
-    Parameters
-    ----------
-    predicted, std, reference
-        Predictions of a target, their standard deviations and the labels, ``[n, d]``.
-    size
-        Number of atoms of each structure for an extensive target, otherwise 1; its shape can be
-        broadcast to ``[n, d]``.
-    """
-    known = np.isfinite(predicted) & np.isfinite(reference)
-    found, std, true = predicted[known], std[known], reference[known]
-    size = np.broadcast_to(size, predicted.shape)[known]
-    if len(found) < 10:
-        return None
-    spreads = float(found.std()), float(true.std())
-    if min(spreads) > 0:
-        correlation = float(np.corrcoef(found, true)[0, 1])
-        factor = math.copysign(spreads[1] / spreads[0], correlation)
-        if abs(correlation) >= 0.9 and not 1 / 3 < factor < 3:
-            times = f"about {factor:.3g} times the predictions (correlation {correlation:.2f})"
-            return f"are {times}"
-    error = true - found
-    if 3 * np.median(np.abs(true * size - found)) < np.median(np.abs(error)):
-        return "follow the predictions divided by the number of atoms"
-    error, std = error / size, std / size
-    if abs(error.mean()) > max(3 * error.std(), 10 * np.median(std)):
-        each = " per atom" if (size != 1).any() else ""
-        return f"are all about {error.mean():.3g} away from the predictions{each}"
-    return None
 
 
 def _tell_missing(ensemble: Ensemble, labelled: Container[str], say: Callable[[str], None]) -> None:

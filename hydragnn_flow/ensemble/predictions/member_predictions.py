@@ -198,7 +198,6 @@ def predict_graphs(
         ensemble.branches.data_sets_of(store, splits),
         extrapolation,
     )
-    remarks, disagreement = ensemble.remarks(notes, members, facts)
     return Predicted(
         origins,
         facts,
@@ -207,10 +206,9 @@ def predict_graphs(
             name: in_components(np.concatenate(found), name, members[name].shape[2])
             for name, found in labels.items()
         },
-        refusals=[""] * len(n_atoms),
-        remarks=remarks,
-        disagreement=disagreement,
-        doubts=[""] * len(n_atoms),
+        [""] * len(n_atoms),
+        *ensemble.remarks(notes, members, facts),
+        [""] * len(n_atoms),
     )
 
 
@@ -261,7 +259,6 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         None if data_set is None else np.full(len(records), data_set, dtype=object),
         extrapolation,
     )
-    remarks, disagreement = ensemble.remarks(found_notes, members, facts)
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:
         target, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
@@ -276,8 +273,7 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         members,
         labels,
         refusals,
-        remarks,
-        disagreement,
+        *ensemble.remarks(found_notes, members, facts),
         doubts,
         structures,
     )
@@ -301,10 +297,13 @@ def lay_out(
     """
     n_atoms, data_sets = some.facts.n_atoms, some.facts.data_sets
     distributions = ensemble.distributions(some.members, some.facts)
-    by_number = ensemble.by_number(some.members) if with_members else {}
+    numbers = ensemble.numbers or range(len(ensemble.models))
     targets = {
         name: TargetValues(
-            ensemble.manifest.targets[name], found, some.labels.get(name), by_number.get(name, {})
+            ensemble.manifest.targets[name],
+            found,
+            some.labels.get(name),
+            dict(zip(numbers, some.members[name], strict=True)) if with_members else {},
         )
         for name, found in distributions.items()
     }

@@ -378,7 +378,11 @@ def readable_records(
     """
     kept = []
     for record in files.records(say):
-        why = record.fault or ensemble.refusal(record.atoms)
+        why = record.fault
+        try:
+            ensemble.graphs.graph(record.atoms)
+        except InputError as error:
+            why = why or str(error)
         if files.is_directory and why:
             say(f"skipped: {files.path / str(record.file)}: structure {record.frame} {why}")
         else:

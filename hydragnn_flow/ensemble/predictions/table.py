@@ -5,12 +5,9 @@ Structures are also written as extended XYZ with what was predicted for them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import ase.io
@@ -21,8 +18,6 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import replacing
 from hydragnn_flow.models.geometry import STRESS, VOIGT
 
 GRAPH_ID, ID, NOTE, FLAGGED, DISAGREEMENT = "graph_id", "id", "note", "flagged", "disagreement"
@@ -61,34 +56,6 @@ class Predictions:
     def by_name(self) -> dict[str, pd.DataFrame]:
         """Return the tables by the suffix of their files' stems: empty for ``graphs``, `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
-
-    def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
-        """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all.
-
-        There is one file per table and suffix. The paths of the files are returned.
-
-        Raises
-        ------
-        InputError
-            If a suffix is neither `.csv` nor `.parquet`, or the directory of ``stem`` does not
-            exist.
-        """
-        written = []
-        for suffix, (name, table) in product(suffixes, self.by_name().items()):
-            path = Path(f"{Path(stem)}{name}{suffix}")
-            if suffix not in (".csv", ".parquet"):
-                raise InputError(f"{path}: must end in .csv or .parquet")
-            if not path.absolute().parent.is_dir():
-                raise InputError(f"{path}: there is no directory {path.parent}; make it first")
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                if suffix == ".csv":
-                    table.to_csv(file, index=False)
-                else:
-                    table.to_parquet(file, index=False)
-                file.flush()
-                os.fsync(file.fileno())
-            written.append(path)
-        return written
 
 
 class Chunk(NamedTuple):
