@@ -89,7 +89,7 @@ class Ours:
         monitor = TrainingMonitor(trainer.world, trainer.device, None, is_over)
         with suppress(Stopped):
             for step, batch in trainer._train_epoch(monitor):
-                trainer.taken = trainer._step(step, batch)
+                trainer.taken = trainer.train_step(step, batch)
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
 
     def step(self) -> None:

@@ -10,8 +10,7 @@ import copy
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -238,7 +237,8 @@ def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
     rows = manifest.keys["x"].rows
     with patch.dict(os.environ, {"HYDRAGNN_USE_VARIABLE_GRAPH_SIZE": str(int(rows is None))}):
         section = complete({"NeuralNetwork": section}, data, data, data)["NeuralNetwork"]
-    with _own_seed():
+    # HydraGNN sets the seed to 0, which would give all members of an ensemble the same weights.
+    with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         model: nn.Module = create(section, use_gpu=False)
     return HydragnnNetwork(model, section)
 
@@ -293,13 +293,3 @@ class _Described:
 
     def __getitem__(self, index: int) -> Data:
         return Data(x=torch.zeros(self._nodes, 1), y_loc=self._places)
-
-
-@contextmanager
-def _own_seed() -> Iterator[None]:
-    """Context manager: ``torch.manual_seed`` does nothing inside it.
-
-    HydraGNN calls it with 0, which would give all members of an ensemble the same weights.
-    """
-    with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
-        yield

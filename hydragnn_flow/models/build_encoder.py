@@ -384,4 +384,4 @@ def _set_bias(model: HydraModel, config: HydraNetwork) -> None:
     if isinstance(model, PotentialModel):
         model.atomic_energy.set_bias(value)
     elif isinstance(model, PropertyModel) and model.graph_heads is not None:
-        model.graph_heads.set_bias(value)
+        model.graph_heads.branches.set_bias(value)

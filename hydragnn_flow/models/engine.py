@@ -9,7 +9,6 @@ into a loss with another meaning.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from hydragnn_flow.models.build_outputs import (
     energy_units,
     has_stress,
 )
-from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES, GraphBatch
+from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES, GraphBatch, by_volume
 from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.layers import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.model import Model
@@ -289,7 +288,8 @@ class EnginePotential(EngineModel, Potential):
         }
         if strain is not None:
             virial = _known(slopes[1]).flatten(1)
-            outputs[STRESS] = _stress(virial * scale.to(virial.dtype), inputs.cell.detach())
+            flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
+            outputs[STRESS] = by_volume(flat * scale.to(flat.dtype), inputs.cell.detach())
         if differentiable:
             return outputs
         return {name: values.detach() for name, values in outputs.items()}
@@ -385,17 +385,6 @@ def _strain(inputs: Any, strain: Tensor) -> None:
 
 def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors.unsqueeze(2)).squeeze(2)
-
-
-def _stress(virial: Tensor, cell: Tensor) -> Tensor:
-    """Return the stress in Voigt order [n_graphs, 6], given ``virial`` = dE/dε [n_graphs, 9].
-
-    The stress is NaN for a graph whose ``cell``, [3 n_graphs, 3] in Å, has no volume.
-    """
-    volume = torch.linalg.det(cell.view(-1, 3, 3)).abs().unsqueeze(1)
-    flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
-    periodic = volume > 0
-    return torch.where(periodic, flat / torch.where(periodic, volume, 1.0), math.nan)
 
 
 def _known(slope: Tensor | None) -> Tensor:

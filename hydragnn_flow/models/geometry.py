@@ -328,7 +328,15 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     graph = geometry.graph.index_select(0, geometry.receiver)
     sums = sum_by(symmetric, graph, geometry.n_graphs)
     virial = torch.cat([sums[:, :3], sums[:, 3:6] + sums[:, 6:]], dim=1)
-    first, second, third = cell.view(-1, 3, 3).to(vectors.dtype).unbind(dim=1)
+    return by_volume(virial, cell)
+
+
+def by_volume(virial: Tensor, cell: Tensor) -> Tensor:
+    """Divide a virial ``[n_graphs, 6]`` by the volume of its cell; NaN where there is no volume.
+
+    ``cell`` are the lattice vectors of all graphs, ``[3 * n_graphs, 3]``.
+    """
+    first, second, third = cell.view(-1, 3, 3).to(virial.dtype).unbind(dim=1)
     volume = (first * torch.linalg.cross(second, third)).sum(dim=1, keepdim=True).abs()
     periodic = volume > 0
     # The divisor is never zero: a quotient that is discarded would still have a NaN gradient.

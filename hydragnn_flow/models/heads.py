@@ -444,14 +444,6 @@ class Heads(nn.Module):
             found |= scale(values, branch)
         return found
 
-    def set_bias(self, value: float) -> None:
-        """Set the bias of the last layers to ``value``.
-
-        An untrained network's targets are then about ``value`` standard deviations above their
-        mean.
-        """
-        self.branches.set_bias(value)
-
 
 def pool(nodes: Tensor, graph: Tensor, n_graphs: int, how: str) -> Tensor:
     """Pool node features by graph: [n_atoms, d] to [n_graphs, d].

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -92,17 +90,6 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
         _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
     )
     return World(rank, size)
-
-
-@contextmanager
-def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
-    """Context manager: join the process group of a job, until all ranks reach its end.
-
-    Arguments are those of :func:`join`.
-    """
-    world = join(rank, size, store, device)
-    yield world
-    world.leave()
 
 
 def keep_forever(thing: object) -> None:

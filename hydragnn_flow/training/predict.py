@@ -97,9 +97,16 @@ def predict_together(
 
     The list has the result of :func:`predict_batches` for each model.
     """
+    device = torch.device(device)
+    models = [model.to(device).eval() for model in models]
+    outputs = [Outputs() for _ in models]
+    with torch.no_grad(), closing(on_device(batches, device)) as there:
+        for batch in there:
+            for model, found in zip(models, outputs, strict=True):
+                found.add(model(batch))
     return [
-        {name: values.astype(np.float64) for name, values in outputs.arrays().items()}
-        for outputs in _outputs(models, batches, torch.device(device))
+        {name: values.astype(np.float64) for name, values in found.arrays().items()}
+        for found in outputs
     ]
 
 
@@ -110,18 +117,6 @@ def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str,
     """
     common = [name for name in predictions[0] if all(name in p for p in predictions)]
     return {name: np.stack([p[name] for p in predictions]) for name in common}
-
-
-def _outputs(
-    models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device
-) -> list[Outputs]:
-    models = [model.to(device).eval() for model in models]
-    outputs = [Outputs() for _ in models]
-    with torch.no_grad(), closing(on_device(batches, device)) as there:
-        for batch in there:
-            for model, found in zip(models, outputs, strict=True):
-                found.add(model(batch))
-    return outputs
 
 
 def split_batches(split: Split, limit: int | Budget = 64) -> Iterable[Batch]:

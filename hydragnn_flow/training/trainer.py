@@ -180,7 +180,7 @@ class Trainer:
             If ``should_stop`` returned true or the deadline has come; progress is saved.
         """
         for step, batches in self.course(should_stop, alive, joules):
-            self.taken = self._step(step, batches)
+            self.taken = self.train_step(step, batches)
 
     def course(
         self,
@@ -208,8 +208,8 @@ class Trainer:
                 train_loss = yield from self._train_epoch(monitor)
                 start = time.monotonic()
                 outputs = Outputs()
-                with self._averaged() as model:
-                    val_loss, metrics = self._evaluate(
+                with self.averaged() as model:
+                    val_loss, metrics = self.evaluate(
                         model, self.val, lambda: self._check_stop(monitor), outputs
                     )
                     monitor.evaluated(time.monotonic() - start)
@@ -287,10 +287,12 @@ class Trainer:
             for pieces in mine:
                 yield [next(there) if len(piece) else None for piece in pieces]
 
-    def train_step(self, step: Step, batch: Batch | Sequence[Batch | None] | None) -> Tensor:
-        """Take one optimiser step; return this rank's contribution to the loss, a scalar.
+    def train_step(
+        self, step: Step, batch: Batch | Sequence[Batch | None] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step; return this rank's share of the loss, and the gradient's norm.
 
-        The loss stays on the device, because reading it would make the host wait in every step.
+        Both are scalars on the device, because reading them would make the host wait in every step.
 
         Parameters
         ----------
@@ -299,31 +301,15 @@ class Trainer:
         batch
             This rank's graphs, as one batch or several micro-batches; None if it has no graphs.
         """
-        return self._step(step, batch)[0]
-
-    def evaluate(
-        self,
-        split: Split,
-        before_batch: Callable[[], None] = lambda: None,
-        keep: Outputs | None = None,
-    ) -> tuple[float, dict[str, float]]:
-        """Return the loss, and the errors by name, of the averaged weights on a split (collective).
-
-        The names are those of :meth:`.Metrics.means`.
-
-        Computations are in the precision of the weights, without autocast, like later predictions.
-
-        Parameters
-        ----------
-        split
-            Split or subset to evaluate.
-        before_batch
-            Function called before each batch; an exception from it ends the evaluation.
-        keep
-            Collector that gets the outputs of this rank.
-        """
-        with self._averaged() as model:
-            return self._evaluate(model, split, before_batch, keep)
+        batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+        self.optimizer.zero_grad()
+        losses = []
+        for number, piece in enumerate(batches or [None], start=1):
+            # Gradients are exchanged once per step, with the last micro-batch.
+            alone = self.world.size > 1 and number < len(batches)
+            with self.parallel.without_exchange() if alone else nullcontext():
+                losses.append(self._backward(step, piece))
+        return torch.stack(losses).sum(), self.update()
 
     def predict(self, split: Split, before_batch: Callable[[], None] = lambda: None) -> None:
         """Predict a split with the best weights, and add the result to the checkpoint (collective).
@@ -349,13 +335,29 @@ class Trainer:
             self.sending.rewrite({KEY: self.predicted})
         self.world.wait()
 
-    def _evaluate(
+    def evaluate(
         self,
         model: nn.Module,
         split: Split,
-        before_batch: Callable[[], None],
-        keep: Outputs | None,
+        before_batch: Callable[[], None] = lambda: None,
+        keep: Outputs | None = None,
     ) -> tuple[float, dict[str, float]]:
+        """Return the loss, and the errors by name, of a model on a split (collective).
+
+        The names are those of :meth:`.Metrics.means`. Computations are in the precision of the
+        weights, without autocast, like later predictions.
+
+        Parameters
+        ----------
+        model
+            The trainer's model, in evaluation mode, with the weights to evaluate.
+        split
+            Split or subset to evaluate.
+        before_batch
+            Function called before each batch; an exception from it ends the evaluation.
+        keep
+            Collector that gets the outputs of this rank.
+        """
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms, shape = len(self.loss.terms), self.metrics.shape
         sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
@@ -419,7 +421,8 @@ class Trainer:
         self._unsaved = False
 
     @contextmanager
-    def _averaged(self) -> Iterator[nn.Module]:
+    def averaged(self) -> Iterator[nn.Module]:
+        """Context manager of the model in evaluation mode with averaged weights."""
         self.parallel.settle()
         with self.average.applied() as model:
             try:
@@ -540,20 +543,6 @@ class Trainer:
             return progress.step / min(progress.seconds / each, 1.0)
         return max(plan.steps, progress.step + 1)
 
-    def _step(
-        self, step: Step, batch: Batch | Sequence[Batch | None] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Take a step; return this rank's contribution to the loss, and the gradient's norm."""
-        batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
-        self.optimizer.zero_grad()
-        losses = []
-        for number, piece in enumerate(batches or [None], start=1):
-            # Gradients are exchanged once per step, with the last micro-batch.
-            alone = self.world.size > 1 and number < len(batches)
-            with self.parallel.without_exchange() if alone else nullcontext():
-                losses.append(self._backward(step, piece))
-        return torch.stack(losses).sum(), self.update()
-
     def update(self) -> Tensor:
         """Change the weights by their gradients; return the gradient's norm before clipping."""
         # The norm is needed without clipping too: it shows whether the gradient is finite.
@@ -615,7 +604,7 @@ class Trainer:
             return
         if self.average.decay:
             start, outputs = time.monotonic(), Outputs()
-            val_loss, metrics = self._evaluate(
+            val_loss, metrics = self.evaluate(
                 self.model.eval(), self.val, lambda: self._check_stop(monitor), outputs
             )
             monitor.evaluated(time.monotonic() - start)

@@ -11,7 +11,7 @@ import torch
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution.workers.rendezvous import rendezvous
 from hydragnn_flow.segment import read_segment
-from hydragnn_flow.training.distributed import joined
+from hydragnn_flow.training.distributed import join
 from hydragnn_flow.training.trainer import Trainer
 
 
@@ -24,10 +24,8 @@ def listening() -> list[str]:
 values, where, rank, size = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 spec = read_segment(values)
-with (
-    rendezvous(**where, rank=rank, size=size, should_stop=lambda: False) as store,
-    joined(rank, size, store, "cpu") as world,
-):
+with rendezvous(**where, rank=rank, size=size, should_stop=lambda: False) as store:
+    world = join(rank, size, store, "cpu")
     total = float(world.sum(torch.tensor([float(rank + 1)])))
     graphs = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, graphs, torch.device("cpu"), world)
@@ -40,5 +38,6 @@ with (
         "listening": listening(),
     }
     del trainer
+    world.leave()
 del store, world
 print(json.dumps(answer | {"listening_after": listening()}))

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from driver_cases import PATIENCE
+from training_cases import judged as judged_by
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.distributed import World, joined
+from hydragnn_flow.training.distributed import World, join
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
@@ -60,9 +61,11 @@ def _rank(
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
     try:
-        with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
-            # The trainers are gone before the group is: gloo's threads must not outlive it.
-            return answer(world, *arguments)
+        world = join(rank, size, dist.FileStore(meeting, size), "cpu")
+        # The trainers are gone before the group is: gloo's threads must not outlive it.
+        found = answer(world, *arguments)
+        world.leave()
+        return found
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -72,7 +75,7 @@ def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dic
     spec = read_segment(values)
     store = GraphStore.open(spec.store.path)
     trainer = Trainer(spec, store, torch.device("cpu"), world)
-    losses, judged = train_on(trainer, world), trainer.evaluate(trainer.val)
+    losses, judged = train_on(trainer, world), judged_by(trainer)
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
         spent = torch.tensor([1.0, 10.0 * (1 + world.rank)], dtype=torch.float64)
         trainer.spent = lambda: Spent(*world.sum(spent.clone()).tolist())
@@ -91,7 +94,7 @@ def train_on(trainer: Trainer, world: World) -> list[float]:
     while len(losses) < STEPS:
         steps = trainer.plan(epoch)
         for step, batches in zip(steps, trainer.micro_batches(steps), strict=True):
-            losses.append(trainer.train_step(step, batches))
+            losses.append(trainer.train_step(step, batches)[0])
         epoch += 1
     total = world.sum(torch.tensor(losses[:STEPS], dtype=torch.float64))
     return total.tolist()
@@ -135,7 +138,7 @@ def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
         for step, batch in zip(steps, trainer.batches(trainer.train, steps), strict=True):
             if batch is not None:
                 read[-1] += batch.graph_id.tolist()
-            losses[-1].append(float(trainer.train_step(step, batch)))
+            losses[-1].append(float(trainer.train_step(step, batch)[0]))
     weights = [value.tolist() for value in trainer.model.parameters()]
     return {"read": read, "losses": losses, "weights": weights}
 

@@ -9,6 +9,7 @@ import ddp_rank
 import numpy as np
 import pytest
 import torch
+from training_cases import judged
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import read_segment
@@ -41,7 +42,7 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
     spec = read_segment(values)
     trainer = Trainer(spec, GraphStore.open(spec.store.path), torch.device("cpu"), world)
     losses = ddp_rank.train_on(trainer, world)
-    val_loss, metrics = trainer.evaluate(trainer.val)
+    val_loss, metrics = judged(trainer)
     trainer.save()
     predicted = {}
     if spec.kind == "member":

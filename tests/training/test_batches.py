@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_cases import changed, network_with
 from test_batching import Sizes
-from training_cases import CPU, segment, stops_at, trainer_of
+from training_cases import CPU, judged, plan_epoch, segment, stops_at, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
@@ -17,7 +17,6 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.plan.batching import Budget, graphs_kept
-from hydragnn_flow.training.plan.epochs import plan_epoch
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
@@ -72,12 +71,12 @@ def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):
     assert (result.status, result.to_epoch) == ("ok", 6)
     training = [row[1] for row in result.history]
     assert training[-1] < 0.8 * training[0]
-    judged = []
+    losses = []
     for mode in ("stream", "memory"):
         again = Trainer(changed(spec, mode=mode), GraphStore.open(blocks, mode), CPU, World())
         assert again.progress.epoch == 6
-        judged.append(again.evaluate(again.val)[0])
-    assert judged[0] == pytest.approx(judged[1], rel=1e-6)
+        losses.append(judged(again)[0])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from training_cases import plan_epoch
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan.batching import Budget, plan_in_order
-from hydragnn_flow.training.plan.epochs import plan_epoch
 
 KINDS = ("graphs", "atoms", "edges")
 

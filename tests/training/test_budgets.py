@@ -21,13 +21,13 @@ class Seeing(Trainer):
 
     def run_seen(self):
         seen: list[list[int]] = []
-        step_of = self._step
+        step_of = self.train_step
 
         def step(step, batch):
             seen.append(step.order.tolist())
             return step_of(step, batch)
 
-        self._step = step  # type: ignore[method-assign]
+        self.train_step = step  # type: ignore[method-assign]
         self.run()
         return seen
 

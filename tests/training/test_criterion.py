@@ -37,6 +37,10 @@ def criterion(name, store):
     return Criterion.of(load_network(NETWORK), store.manifest, UNITS, name)
 
 
+def errors_of(judged, predictions, labels, n_atoms):
+    return judged.of_residuals(*judged.residuals(predictions, labels, n_atoms))
+
+
 def summed(metrics, batches, predictions):
     """The errors of predictions of the energies and forces of a split, batch by batch."""
     sums, done = torch.zeros(metrics.shape, dtype=torch.float64), {"energy": 0, "forces": 0}
@@ -62,7 +66,7 @@ def test_sums_of_batches_and_predictions_give_one_number(alloy_store, name, seed
     metrics = Metrics(loss.targets, alloy_store.manifest, name)
     by_sums = judged.of_metrics(summed(metrics, split_batches(val, graphs), predictions))
     stacked = {key: values[None] for key, values in predictions.items()}
-    by_predictions = judged.of_predictions(stacked, labels, val.n_atoms)
+    by_predictions = errors_of(judged, stacked, labels, val.n_atoms)
     np.testing.assert_allclose(by_predictions, [by_sums], rtol=1e-6)
 
 
@@ -76,7 +80,7 @@ def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, name, see
     residuals, shares = judged.residuals(many, labels, val.n_atoms)
     mean = {key: np.einsum("k,knd->nd", weights, values)[None] for key, values in many.items()}
     found = judged.of_residuals(weights @ residuals, shares)
-    np.testing.assert_allclose(found, judged.of_predictions(mean, labels, val.n_atoms)[0])
+    np.testing.assert_allclose(found, errors_of(judged, mean, labels, val.n_atoms)[0])
 
 
 def test_elements_without_a_label_are_left_out():
@@ -96,7 +100,7 @@ def test_a_candidate_that_predicts_no_number_is_the_worst():
     judged = Criterion("mae", {"energy": 1.0}, frozenset())
     labels = {"energy": np.zeros((2, 1))}
     predictions = {"energy": np.array([[[1e9], [0.0]], [[np.nan], [0.0]]])}
-    assert judged.of_predictions(predictions, labels, np.ones(2)).tolist() == [5e8, np.inf]
+    assert errors_of(judged, predictions, labels, np.ones(2)).tolist() == [5e8, np.inf]
 
 
 def test_only_targets_of_some_weight_are_judged(alloy_store):
@@ -177,7 +181,7 @@ def test_training_measures_what_its_predictions_say(tmp_path, alloy_store, name)
     units = trivial_errors(alloy_store["trainset"], manifest, name)
     judged = Criterion.of(spec.network, manifest, units, name)
     stacked = {key: values[None] for key, values in kept.items()}
-    (error,) = judged.of_predictions(stacked, labels_of(alloy_store), val.n_atoms)
+    (error,) = errors_of(judged, stacked, labels_of(alloy_store), val.n_atoms)
     assert result.best_val_error == pytest.approx(error, rel=1e-5)
     assert result.best_val_error == min(row[3] for row in result.history)
     assert ("forces_rmse" in result.metrics) == (name == "rmse")

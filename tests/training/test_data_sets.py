@@ -145,8 +145,9 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store, name):
     assert trivial[f"energy@{FAR}"] < 1.0  # eV per atom, though energies are 1,000 eV away
     criterion = Criterion.of(checked, manifest, trivial, name)
     stacked = {target: values[None] for target, values in predictions.items()}
-    by_predictions = criterion.of_predictions(stacked, labels, val.n_atoms, val.branch)
-    assert criterion.of_metrics(found) == pytest.approx(by_predictions[0], rel=1e-6)
+    residuals = criterion.residuals(stacked, labels, val.n_atoms, val.branch)
+    (error,) = criterion.of_residuals(*residuals)
+    assert criterion.of_metrics(found) == pytest.approx(error, rel=1e-6)
 
 
 def test_a_part_of_the_validation_split_has_as_many_of_each_data_set(store):

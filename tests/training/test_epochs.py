@@ -10,12 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_batching import Sizes, budgets, check, content, graphs_of, indices, many_graphs, oversized
+from training_cases import plan_epoch
 
 from hydragnn_flow.data.columns import BranchRuns
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan import epochs as module
 from hydragnn_flow.training.plan.batching import Budget
-from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch, part_of, plan_epoch
+from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch, part_of
 from hydragnn_flow.training.plan.sampling import InBlocks, InTurns, Shuffled
 
 

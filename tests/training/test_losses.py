@@ -5,7 +5,7 @@ import pytest
 import torch
 from segment_cases import network_with
 from torch.nn import functional
-from training_cases import PROPERTY, segment, trainer_of
+from training_cases import PROPERTY, judged, segment, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
@@ -100,7 +100,7 @@ def test_noise_is_learnt_and_judged_alike(tmp_path, alloy_store):
     expected = plain.total(
         plain.term_means(outputs, batch, Counts(batch.num_graphs, batch.num_nodes))
     )
-    assert trainer.evaluate(trainer.val)[0] == pytest.approx(float(expected), rel=1e-6)
+    assert judged(trainer)[0] == pytest.approx(float(expected), rel=1e-6)
     trainer.run()
     first, *_, last = (loss for _, loss, *_ in trainer.progress.history)
     assert last < first
@@ -195,7 +195,7 @@ def test_parts_of_a_step_add_up(tmp_path, alloy_store, name):
         pieces = list(trainer.micro_batches(steps))
         assert max(map(len, pieces)) == min(micro_batches, max(step.graphs for step in steps))
         losses[micro_batches] = [
-            float(trainer.train_step(step, piece))
+            float(trainer.train_step(step, piece)[0])
             for step, piece in zip(steps, pieces, strict=True)
         ]
     for micro_batches in (2, 3, 9):

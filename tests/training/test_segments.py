@@ -115,7 +115,7 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
 ):
     """Once for each epoch, and not again for what is kept; nor where the best was found before."""
     passes: Counter[str] = Counter()
-    for name, real in (("_evaluate", Trainer._evaluate), ("predict", Trainer.predict)):
+    for name, real in (("evaluate", Trainer.evaluate), ("predict", Trainer.predict)):
 
         def counted(*arguments, name=name, real=real):
             passes[name] += 1
@@ -124,7 +124,7 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
         monkeypatch.setattr(Trainer, name, counted)
     spec = make_spec(tmp_path / "it", alloy_store, 3)
     first = run_segment(spec)
-    assert passes == {"_evaluate": 3}
+    assert passes == {"evaluate": 3}
     file = tmp_path / "it" / FILE
     before = predictions_in(load_checkpoint(file), "valset")
     # At this rate nothing gets better, and what was kept of the best stays.
@@ -134,12 +134,12 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     later = run_segment(spec)
     assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
     state = load_checkpoint(file)
-    assert passes == {"_evaluate": 5}
+    assert passes == {"evaluate": 5}
     np.testing.assert_equal(predictions_in(state, "valset"), before)
     # A process that was killed had not predicted anew what it had saved.
     save_checkpoint(file, state | {KEY: {}})
     assert run_segment(spec).status == "ok"
-    assert passes == {"_evaluate": 5, "predict": 1}
+    assert passes == {"evaluate": 5, "predict": 1}
     assert predictions_in(load_checkpoint(file), "valset") is not None
 
 

@@ -97,7 +97,7 @@ class Poisoned(Trainer):
 
     what, count = "", 0
 
-    def _step(self, step, batch):
+    def train_step(self, step, batch):
         self.count += 1
         weight = next(self.model.parameters())
         if self.count == 6 and self.what == "loss":
@@ -105,7 +105,7 @@ class Poisoned(Trainer):
                 weight.fill_(torch.nan)
         if self.count == 6 and self.what == "norm":
             weight.register_hook(lambda gradient: gradient * torch.inf)
-        return super()._step(step, batch)
+        return super().train_step(step, batch)
 
 
 @pytest.mark.parametrize(

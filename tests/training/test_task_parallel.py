@@ -13,7 +13,7 @@ from ddp_rank import train_on
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
-from training_cases import CPU
+from training_cases import CPU, plan_epoch
 
 from hydragnn_flow.config import DataConfig, RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -25,7 +25,6 @@ from hydragnn_flow.training.checkpoints.starting import freeze
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel import Division, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, plan_in_order
-from hydragnn_flow.training.plan.epochs import plan_epoch
 from hydragnn_flow.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks

@@ -13,6 +13,9 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.plan.batching import Budget, Step
+from hydragnn_flow.training.plan.epochs import Epoch
+from hydragnn_flow.training.plan.sampling import InBlocks, Shuffled
 from hydragnn_flow.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -38,6 +41,30 @@ def trainer_of(
 ) -> Kind:
     """The trainer of such a segment."""
     return kind(segment(folder, store, until, **changes), store, CPU, World())
+
+
+def judged(trainer: Trainer) -> tuple[float, dict[str, float]]:
+    """Loss and errors of the averaged weights on the validation split."""
+    with trainer.averaged() as model:
+        return trainer.evaluate(model, trainer.val)
+
+
+def plan_epoch(
+    index: Any,
+    budget: Budget,
+    seed: int,
+    epoch: int,
+    world: int,
+    blocks: Any = None,
+    bootstrap: bool = False,
+    **dealing: Any,
+) -> list[Step]:
+    """All steps of a pass, in the order of a seed."""
+    size = len(index)
+    order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
+    given = {"n_graphs": size, "blocks": blocks, "seed": seed} | dealing
+    windows = Epoch(index, order, budget, epoch * size, world, **given).windows()
+    return [step for window in windows for step in window]
 
 
 def stops_at(*times: int) -> Callable[[], bool]:

@@ -92,7 +92,7 @@ class GraphStore:
             ``memory``: whole splits in memory, one copy for all processes of a node. ``random``:
             each graph from disk. ``stream``: from disk in blocks of about 4 MB, for splits larger
             than memory; graphs should then be read in about the order of a plan for streams
-            (:func:`hydragnn_flow.training.plan.epochs.plan_epoch`).
+            (:func:`hydragnn_flow.training.plan.epochs.Epoch`).
         without
             Names of keys to leave out of the graphs.
         scratch

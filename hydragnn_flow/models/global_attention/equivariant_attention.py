@@ -44,9 +44,8 @@ from hydragnn_flow.models.couplings import (
     couple_to,
 )
 from hydragnn_flow.models.geometry import Geometry, Padding, Space
+from hydragnn_flow.models.kernels.multilinear import apply_function, needed_gradients
 from hydragnn_flow.models.mpnn.base import NodeState
-
-_Function = Callable[..., Tensor]
 
 
 def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
@@ -64,16 +63,14 @@ def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
     names, parameters = zip(*module.named_parameters(), strict=True)
     precision = _precision(inputs[0].device.type)
 
-    def function(*tensors: Tensor) -> Tensor:
+    def function(*tensors: Tensor) -> Sequence[Tensor]:
         given, swapped = tensors[: len(inputs)], tensors[len(inputs) :]
         with precision():
-            new: Tensor = functional_call(
-                module, dict(zip(names, swapped, strict=True)), given, others
-            )
-        return new
+            return (functional_call(module, dict(zip(names, swapped, strict=True)), given, others),)
 
-    new: Tensor = _Value.apply(function, *inputs, *parameters)  # type: ignore[no-untyped-call]
-    return new
+    (new,) = apply_function(_Recomputed, *inputs, *parameters, function)
+    found: Tensor = new
+    return found
 
 
 def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
@@ -87,74 +84,46 @@ def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
 
 
-def _leaves(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor]:
-    pairs = zip(tensors, wanted, strict=True)
-    return [tensor.detach().requires_grad_(wants) for tensor, wants in pairs]
-
-
-class _Value(torch.autograd.Function):
+class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, function: _Function, *tensors: Tensor) -> Tensor:
-        ctx.function = function
+    def forward(ctx: Any, *operands: Any) -> Any:
+        *tensors, ctx.function = operands
         ctx.save_for_backward(*tensors)
-        return function(*tensors)
+        ctx.set_materialize_grads(False)
+        # Detached, because gradients must not reach one of them by way of another.
+        return ctx.function(*(x.detach() for x in tensors))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        wanted = ctx.needs_input_grad[1:]
-        return None, *_Gradient.apply(ctx.function, wanted, gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        function, needs = ctx.function, needed_gradients(ctx)
+        known = [n for n, gradient in enumerate(gradients) if gradient is not None]
 
-
-class _Gradient(torch.autograd.Function):
-    """Gradients of a function by its tensors; zero for a tensor that it does not depend on."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        function: _Function,
-        wanted: Sequence[bool],
-        gradient: Tensor,
-        *tensors: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        ctx.function, ctx.wanted = function, wanted
-        ctx.save_for_backward(gradient, *tensors)
-        with torch.enable_grad():
-            leaves = _leaves(tensors, wanted)
-            asked = [leaf for leaf in leaves if leaf.requires_grad]
-            found = iter(
-                torch.autograd.grad(function(*leaves), asked, gradient, materialize_grads=True)
-            )
-        return tuple(next(found) if wants else None for wants in wanted)
-
-    @staticmethod
-    def backward(ctx: Any, *seconds: Tensor | None) -> Any:
-        gradient, *tensors = ctx.saved_tensors
-        with torch.enable_grad():
-            leaves = _leaves([gradient, *tensors], [True, *ctx.wanted])
-            asked = [leaf for leaf in leaves[1:] if leaf.requires_grad]
-            firsts = torch.autograd.grad(
-                ctx.function(*leaves[1:]),
-                asked,
-                leaves[0],
-                create_graph=True,
-                materialize_grads=True,
-            )
-            given = [second for second, wants in zip(seconds, ctx.wanted, strict=True) if wants]
-            pairs = [
-                (first, second)
-                for first, second in zip(firsts, given, strict=True)
-                if second is not None and first.requires_grad
-            ]
-            found = iter(
-                torch.autograd.grad(
-                    [first for first, _ in pairs],
-                    [leaves[0], *asked],
-                    [second for _, second in pairs],
+        def slopes(*operands: Tensor) -> Sequence[Tensor]:
+            along, inputs = operands[: len(known)], operands[len(known) :]
+            differentiable = torch.is_grad_enabled()
+            with torch.enable_grad():
+                inputs = tuple(
+                    x.detach().requires_grad_() if need and not x.requires_grad else x
+                    for x, need in zip(inputs, needs, strict=True)
+                )
+                values = function(*inputs)
+                pairs = [
+                    (values[n], gradient)
+                    for n, gradient in zip(known, along, strict=True)
+                    if values[n].requires_grad
+                ]
+                return torch.autograd.grad(
+                    [value for value, _ in pairs],
+                    [x for x, need in zip(inputs, needs, strict=True) if need],
+                    [gradient for _, gradient in pairs],
+                    create_graph=differentiable,
                     materialize_grads=True,
                 )
-            )
-        slopes = [next(found) if leaf.requires_grad else None for leaf in leaves]
-        return None, None, *slopes
+
+        # Its own backward pass recomputes the slopes, and so their values.
+        given = [gradients[n] for n in known]
+        found = iter(apply_function(_Recomputed, *given, *ctx.saved_tensors, slopes))
+        return *(next(found) if need else None for need in needs), None
 
 
 class DegreeLinear(nn.Module):

@@ -203,7 +203,7 @@ class FusedMember(Trainer):
     def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
         """Take a step without the other members; return its loss and the gradient's norm."""
         self.model.train()
-        return self._step(step, moved(self.train.batch(step.of_rank(0)), self.device))
+        return self.train_step(step, moved(self.train.batch(step.of_rank(0)), self.device))
 
 
 class Stack:

@@ -110,19 +110,6 @@ class Criterion:
                 ratios.append(metrics[name] / trivial)
         return float(np.mean(np.power(ratios, self.power)) ** (1 / self.power))
 
-    def of_predictions(
-        self,
-        predictions: Mapping[str, Floats],
-        labels: Mapping[str, Floats],
-        n_atoms: NDArray[Any],
-        branch: NDArray[np.int64] | None = None,
-    ) -> Floats:
-        """Compute the criterion of k candidate models from their predictions, ``[k]``.
-
-        Parameters are those of :meth:`residuals`.
-        """
-        return self.of_residuals(*self.residuals(predictions, labels, n_atoms, branch))
-
     def residuals(
         self,
         predictions: Mapping[str, Floats],

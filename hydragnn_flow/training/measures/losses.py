@@ -293,7 +293,10 @@ class Loss:
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
         for term, scale in zip(self.terms, self._scales, strict=True):
-            residual = self._residual(term, outputs, batch)
+            output = outputs[term.target]
+            residual = output - reference(batch, term.target, output)
+            if term.per_atom:
+                residual = residual / atoms_per_graph(batch, residual)
             of_row = branch if term.level == "graph" else of_atom
             unit = (scale if of_row is None else scale.index_select(0, of_row)).to(residual.dtype)
             if self.is_likelihood:
@@ -330,10 +333,6 @@ class Loss:
         slope = 0.5 * (weights * means).sum(-1)
         return slope + slope.detach()
 
-    def _residual(self, term: Term, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        residual = _difference(outputs[term.target], batch, term.target)
-        return residual / atoms_per_graph(batch, residual) if term.per_atom else residual
-
 
 def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tensor:
     """Compute the negative Gaussian log-likelihood of each element, without its constant.
@@ -369,10 +368,6 @@ def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
     """Return the number of atoms of each graph, ``[n_graphs, 1]``, in the type of ``like``."""
     sizes: Tensor = batch.ptr[1:] - batch.ptr[:-1]
     return sizes.to(like).unsqueeze(1)
-
-
-def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
-    return output - reference(batch, target, output)
 
 
 def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:

@@ -1,7 +1,63 @@
 """Parallel training of one network: what each rank holds, and what the ranks exchange."""
 
-from hydragnn_flow.training.parallel.alone import Parallel
-from hydragnn_flow.training.parallel.choose import parallel
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hydragnn_flow.config.network import DDP, Training
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import EngineModel
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.parallel.alone import Parallel, Replicated
 from hydragnn_flow.training.parallel.division import Division, division_of
+from hydragnn_flow.training.parallel.sharded import Sharded
+from hydragnn_flow.training.parallel.task_parallel import TaskParallel
 
 __all__ = ["Division", "Parallel", "division_of", "parallel"]
+
+
+def parallel(
+    model: nn.Module,
+    settings: Training,
+    world: World,
+    device: torch.device,
+    division: Division | None = None,
+) -> Parallel:
+    """Return the strategy by which the ranks of a segment train its network.
+
+    Parameters
+    ----------
+    model
+        The network, with all of its parameters.
+    settings
+        Section `Training`; its `sharding` and `ddp` choose the strategy.
+    world
+        Rank of this process and number of ranks.
+    device
+        Device that computes; the network is moved to it.
+    division
+        Assignment of branches to ranks, if their heads are distributed.
+
+    Raises
+    ------
+    InputError
+        If the strategy does not fit the network or the number of ranks.
+    """
+    if world.size == 1:
+        return Parallel(model.to(device))
+    foreign = isinstance(model, EngineModel)
+    ddp = settings.ddp or DDP()
+    if division is not None:
+        return TaskParallel(model, ddp, division, world, device)
+    if settings.sharding is None or not settings.sharding.is_sharded:
+        return Replicated(model.to(device), ddp, foreign=foreign)
+    if foreign:
+        raise InputError(
+            "network: Training.sharding.strategy: a network of an engine may leave weights out of "
+            "a step, or normalise by running means, which fully_shard does not know of; write "
+            "NO_SHARD"
+        )
+    if wrong := settings.sharding.wrong_width(world.size):
+        raise InputError(f"network: {wrong}")
+    return Sharded(model, settings.sharding, world, device)

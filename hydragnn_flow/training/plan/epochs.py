@@ -196,46 +196,6 @@ class Epoch:
         return side_by_side(costs, turn, owner[turn], self.world)
 
 
-def plan_epoch(
-    index: Sizes,
-    budget: Budget,
-    seed: int,
-    epoch: int,
-    world: int,
-    blocks: Ints | None = None,
-    bootstrap: bool = False,
-    dealing: Dealing | None = None,
-) -> list[Step]:
-    """Plan all steps of a pass through a split at once.
-
-    Parameters
-    ----------
-    index, budget, world, blocks, dealing
-        The same as for :class:`Epoch`.
-    seed, epoch
-        Seed of the shuffles, and index of the pass from 0; both determine the order.
-    bootstrap
-        If true, replace the graphs by as many drawn with replacement, the same in every epoch; the
-        sample contains about 63 % of the graphs.
-
-    Raises
-    ------
-    InputError
-        If a graph exceeds the batch limits and they refuse such graphs; the message names the
-        graph.
-    """
-    size = len(index)
-    order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
-    planned = Epoch(
-        *(index, order, budget, epoch * size, world),
-        n_graphs=size,
-        blocks=blocks,
-        seed=seed,
-        dealing=dealing,
-    )
-    return [step for window in planned.windows() for step in window]
-
-
 class Epochs:
     """Planner of the epochs of a trial or member.
 
