@@ -479,7 +479,7 @@ def _look_at_store(files: Files) -> Finding:
         files.skipped,
         radius=longest,
         edges_are_cut=cut,
-        node_features=[0] if manifest.node_features[:1] == ["atomic_number"] else columns,
+        node_features=[0] if manifest.has_atoms else columns,
     )
 
 

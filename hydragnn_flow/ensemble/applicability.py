@@ -24,6 +24,7 @@ from hydragnn_flow.ensemble.environments import (
 )
 from hydragnn_flow.ensemble.uncertainty.distribution import StructureFacts, combine
 from hydragnn_flow.files import write_json
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
 STRANGE = 0.02
@@ -177,8 +178,7 @@ class Applicability:
         manifest
             Manifest of the store with the training split.
         """
-        atoms = manifest.node_features[:1] == ["atomic_number"] and manifest.elements
-        if not atoms or not len(training):
+        if not (manifest.has_atoms and manifest.elements) or not len(training):
             return cls()
         usual = Usual.found(lambda: _environments(training))
         quantities: dict[str, list[Floats]] = {}
@@ -188,8 +188,7 @@ class Applicability:
                 quantities.setdefault(name, []).append(values)
             fractions.append(one.fractions)
         found = {name: np.concatenate(values) for name, values in quantities.items()}
-        tails = {name: Range.below_tail(found[name]) for name in ("surroundings", "packing")}
-        ranges = ranges_of(found) | tails
+        ranges = ranges_of(found) | {"surroundings": Range.below_tail(found["surroundings"])}
         of_elements = fraction_ranges(np.concatenate(fractions))
         elements = sorted(of_elements)
         if len(training) > _SAMPLE:
@@ -209,32 +208,18 @@ class Applicability:
             logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
         return replace(self, deviations=ranges_of(logs))
 
-    def compare(self, batch: Batch) -> tuple[list[str], Floats]:
-        """Compare each structure of a batch with the training data.
+    def compare(self, batch: Batch) -> list[str]:
+        """Return a note on each structure of a batch, empty if it is like the training data.
 
-        Returns
-        -------
-        notes
-            Note on each structure, empty if it is like the training data: quantity, value, unit and
-            the end of the range in the training data.
-        extrapolation
-            Extrapolation of each structure ``[n]``: the square of its :meth:`.Packing.distances`,
-            in units of the largest distance of 98 % of the training structures with a margin (at
-            least 3.14), minus one. It is zero for nearer structures, and at most a thousand.
+        A note has a quantity, its value and unit, and the end of its range in the training data.
         """
-        extrapolation = np.zeros(batch.num_graphs)
         if self.elements is None or self.usual is None:
-            return [""] * batch.num_graphs, extrapolation
+            return [""] * batch.num_graphs
         one = Environments.of(batch)
-        quantities = self.usual.quantities(one)
         notes: list[list[str]] = [[] for _ in one.n_atoms]
-        for graph, note in self._said(one, self.usual, quantities):
+        for graph, note in self._said(one, self.usual, self.usual.quantities(one)):
             notes[graph].append(note)
-        if "packing" in quantities:
-            # 98 % of normally distributed values in three dimensions are nearer than 3.14.
-            distance = quantities["packing"] / max(self.ranges["packing"].highest, 3.14)
-            extrapolation = np.clip(distance**2 - 1, 0.0, 1000.0)
-        return ["; ".join(of) for of in notes], extrapolation
+        return ["; ".join(of) for of in notes]
 
     def disagreement(
         self, deviations: Mapping[str, Floats], manifest: Manifest
@@ -322,12 +307,22 @@ class Applicability:
         remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
         values = read_json(path, remedy)
         with sound(path, remedy):
-            # 2 has quantities that no longer count, and neither 2 nor 3 has the packing.
+            # Others than the last have quantities that no longer count.
             if values["version"] not in (2, 3, _VERSION):
                 raise ValueError("of another version")
             found = msgspec.convert(values, _Content, str_keys=True)
             usual = None if found.usual is None else Usual.from_dict(found.usual)
             return cls(found.elements, usual, found.ranges, found.fractions, found.deviations)
+
+
+def extrapolation_of(members: Mapping[str, Floats]) -> Floats | None:
+    """Return the extrapolation of structures ``[n]``: about 1 in training data, and far away more.
+
+    It is the root of the mean over members of the structures' :class:`.Leverage`. It is None if not
+    all members tell it. The argument has their outputs by name, ``[n_members, n, d]``.
+    """
+    leverage = members.get(LEVERAGE)
+    return None if leverage is None else np.asarray(np.sqrt(leverage.mean(axis=0)[:, 0]))
 
 
 def deviations_of(
@@ -340,9 +335,9 @@ def deviations_of(
 
     The deviation of an extensive target is divided by the number of atoms. That of a node target is
     the largest over the structure's atoms. The components' variances are added. All members may be
-    wrong alike where they extrapolate, so the deviation is multiplied by one plus the structure's
-    extrapolation. The result is NaN for a structure without a prediction, as the stress of one that
-    is not periodic.
+    wrong alike where they extrapolate, so the deviation grows with the structure's extrapolation as
+    the error does that they share. The result is NaN for a structure without a prediction, as the
+    stress of one that is not periodic.
 
     Parameters
     ----------
@@ -367,7 +362,7 @@ def deviations_of(
             deviation = extreme(np.fmax, deviation, of_atom, len(n_atoms))
         elif manifest.is_extensive(name):
             deviation = deviation / n_atoms
-        found[name] = deviation if beyond is None else deviation * (1 + beyond)
+        found[name] = deviation if beyond is None else deviation * np.hypot(1.0, beyond)
     return found
 
 

@@ -18,6 +18,7 @@ from ase.outputs import Properties, all_outputs
 from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
+from hydragnn_flow.ensemble.applicability import extrapolation_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
 from hydragnn_flow.ensemble.predictions.table import DISAGREEMENT, extended_xyz
@@ -156,8 +157,9 @@ class EnsembleCalculator(Calculator):
         members = join_members(
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
-        notes, extrapolation = self.ensemble.applicability.compare(batch)
-        only = StructureFacts(np.array([len(structure)]), extrapolation=extrapolation)
+        notes = self.ensemble.applicability.compare(batch)
+        beyond = extrapolation_of(members)
+        only = StructureFacts(np.array([len(structure)]), extrapolation=beyond)
         (note,), (disagreement,) = self.ensemble.remarks(notes, members, only)
         self.results = self._results(members, only)
         self.results |= {"note": note, "flagged": bool(note), DISAGREEMENT: float(disagreement)}

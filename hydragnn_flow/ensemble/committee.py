@@ -36,10 +36,11 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
 )
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import usable_device
-from hydragnn_flow.training.predict import SPLITS, predictions_in, restore_model
+from hydragnn_flow.training.predict import KEY, SPLITS, predictions_in, restore_model
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def load_member(
                     f"--without {member}, or {_REMEDY}"
                 )
     try:
-        model = restore_model(network, manifest, state["best"])
+        model = restore_model(network, manifest, state["best"], state[KEY][LEVERAGE])
     except (KeyError, TypeError, RuntimeError):
         raise InputError(
             f"{file}: does not hold the weights of the network in {NETWORK}; {_REMEDY}"
@@ -271,7 +272,7 @@ def load_member(
 
 
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the entries of a checkpoint that a member needs to predict: best weights, progress.
+    """Return the entries of a checkpoint that a member predicts with: weights, progress, leverage.
 
     ``state`` is the content of the checkpoint ``file``.
 
@@ -281,6 +282,7 @@ def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
         If the checkpoint lacks one of the two entries.
     """
     try:
-        return {"best": dict(state["best"]), "progress": dict(state["progress"])}
+        kept = {KEY: {LEVERAGE: dict(state.get(KEY, {}).get(LEVERAGE, {}))}}
+        return {"best": dict(state["best"]), "progress": dict(state["progress"]), **kept}
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{file}: holds no weights to predict with; {_REMEDY}") from None

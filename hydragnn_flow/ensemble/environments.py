@@ -1,14 +1,14 @@
-"""Distances, neighbours, packing and volumes of structures, and what is usual in training data.
+"""Distances, neighbours and volumes of structures, and what is usual in training data.
 
 Each quantity is compared with the mean for its elements in the training data, so that one range
 serves copper and gold. Means of rare elements and pairs are shrunk towards values from covalent
-radii, and packing towards the mean of all elements.
+radii.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -96,19 +96,6 @@ class Environments:
         counts = np.bincount(where, minlength=len(self.n_atoms) * _ELEMENTS)
         return counts.reshape(-1, _ELEMENTS) / self.n_atoms[:, None]
 
-    @cached_property
-    def packing(self) -> Floats:
-        """Sums of r⁻³, r⁻⁶ and r⁻⁹ over the neighbours of each atom, [n_atoms, 3].
-
-        The three tell crowded from sparse and even from uneven neighbours. The lengths r are in Å,
-        and at least half the sum of two atoms' covalent radii.
-        """
-        radii = covalent_radii[self.numbers]
-        least = 0.5 * (radii[self.sender] + radii[self.receiver])
-        cubes = np.maximum(self.lengths, least) ** -3.0
-        n = len(self.numbers)
-        return np.stack([np.bincount(self.receiver, cubes**k, n) for k in (1, 2, 3)], axis=1)
-
 
 @dataclass(frozen=True)
 class Usual:
@@ -121,8 +108,6 @@ class Usual:
     """Mean volume of an atom [Å³], by atomic number, [119]."""
     surroundings: Surroundings
     """Usual counts of neighbours by distance."""
-    packing: Packing | None = None
-    """Usual packing; None in files of versions that did not have it."""
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
@@ -135,7 +120,6 @@ class Usual:
         """
         n, sums = np.zeros(_ELEMENTS**2), np.zeros(_ELEMENTS**2)
         squares, products = np.zeros((_ELEMENTS, _ELEMENTS)), np.zeros(_ELEMENTS)
-        atoms, packings = np.zeros(_ELEMENTS), np.zeros((_ELEMENTS, 3))
         for one in batches():
             pairs, closeness = _closest_of_pairs(one)
             n += np.bincount(pairs, minlength=len(n))
@@ -143,20 +127,9 @@ class Usual:
             known = np.isfinite(one.volumes)
             squares += one.fractions[known].T @ one.fractions[known]
             products += one.fractions[known].T @ (one.volumes / one.n_atoms)[known]
-            atoms += np.bincount(one.numbers, minlength=_ELEMENTS)
-            np.add.at(packings, one.numbers, one.packing)
-        closeness, usual = _shrunk(sums, n), _shrunk(packings, atoms)
-        usual[usual == 0] = 1.0  # no structure has neighbours
-        differing = np.zeros((2, 13))
-
-        def shells() -> Iterator[tuple[Integers, Floats]]:
-            for one in batches():
-                differing[:] += [_sums(of) for of in differences(one, usual)]
-                yield one.numbers, _shells(one, closeness)
-
-        surroundings = Surroundings.found(shells())
-        packing = Packing.found(usual, *differing)
-        return cls(closeness, _volumes(squares, products), surroundings, packing)
+        closeness = _shrunk(sums, n)
+        shells = ((one.numbers, _shells(one, closeness)) for one in batches())
+        return cls(closeness, _volumes(squares, products), Surroundings.found(shells))
 
     def closer(self, one: Environments) -> Floats:
         """Return each edge's closeness minus the mean closeness of its pair, [n_edges]."""
@@ -175,11 +148,10 @@ class Usual:
         ``shortest`` is the smallest :meth:`closer` of the structure's edges, ``surroundings`` the
         largest :meth:`strangeness` of its atoms, and ``volume`` the logarithm of its volume divided
         by the usual volume of its elements. ``atoms`` is the number of atoms of a structure that is
-        periodic in no direction. ``packing`` is :meth:`Packing.distances`.
+        periodic in no direction.
         """
         n = len(one.n_atoms)
-        packing = {} if self.packing is None else {"packing": self.packing.distances(one)}
-        return packing | {
+        return {
             "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
             "surroundings": extreme(np.fmax, self.strangeness(one), one.graph, n),
             "volume": np.log(one.volumes / one.n_atoms / (one.fractions @ self.volume)),
@@ -208,9 +180,6 @@ class Usual:
                 "usual": {str(z): usual[z].tolist() for z in elements},
                 "whitening": self.surroundings.whitening.tolist(),
             },
-            "packing": None
-            if self.packing is None
-            else {name: of.tolist() for name, of in asdict(self.packing).items()},
         }
 
     @classmethod
@@ -226,12 +195,7 @@ class Usual:
             usual[int(z)] = of
         whitening = np.array(around["whitening"], dtype=float).reshape(_SHELLS, -1)
         volume = np.array(values["volume"], dtype=float).reshape(_ELEMENTS)
-        packing = None
-        if (found := values.get("packing")) is not None:
-            shapes = {"usual": (_ELEMENTS, 3), "mean": (3,), "whitening": (3, 3)}
-            arrays = {k: np.array(found[k], dtype=float).reshape(s) for k, s in shapes.items()}
-            packing = Packing(**arrays)
-        return cls(closeness, volume, Surroundings(usual, whitening), packing)
+        return cls(closeness, volume, Surroundings(usual, whitening))
 
 
 @dataclass(frozen=True)
@@ -286,65 +250,6 @@ class Surroundings:
         return away
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Usual packing of atoms for each element, and its covariance in the training data.
-
-    Energies outside the training data err more, the more the mean packing of a structure's atoms
-    differs from the usual, whatever the networks. `benchmarks/outside.py` compares other measures.
-    Sums over neighbours cannot fall below zero, so compression counts more than expansion. Their
-    logarithms count both alike, and ranked errors less well.
-    """
-
-    usual: Floats
-    """Mean :attr:`Environments.packing` by atomic number, ``[119, 3]``."""
-    mean: Floats
-    """Mean over the training structures of the relative difference from the usual, ``[3]``."""
-    whitening: Floats
-    """Matrix ``[3, 3]`` that maps differences from ``mean`` to uncorrelated values, of variance at
-    most 1 over the training structures."""
-
-    @classmethod
-    def found(cls, usual: Floats, of_atoms: Floats, of_structures: Floats) -> Packing:
-        """Compute mean and covariance of the relative differences from ``usual``.
-
-        Structures with more atoms have means that vary less. An eighth of the covariance of single
-        atoms is added, so that small cells do not seem strange after training on large ones.
-
-        Parameters
-        ----------
-        usual
-            Mean packing by atomic number.
-        of_atoms, of_structures
-            Number, sum and sum of products of the differences ``[13]``, of atoms and of means over
-            structures.
-        """
-        covariances = []
-        for sums in (of_atoms, of_structures):
-            mean = sums[1:4] / sums[0]
-            covariances.append(sums[4:].reshape(3, 3) / sums[0] - np.outer(mean, mean))
-        variances, directions = np.linalg.eigh(covariances[1] + covariances[0] / 8)
-        # Differences of 0.3 % matter to no network.
-        return cls(usual, mean, directions / np.sqrt(np.maximum(variances, 1e-5)))
-
-    def distances(self, one: Environments) -> Floats:
-        """Compute the Mahalanobis distance of each structure's packing from the mean, [n]."""
-        _, means = differences(one, self.usual)
-        away: Floats = np.linalg.norm((means - self.mean) @ self.whitening, axis=1)
-        return away
-
-
-def differences(one: Environments, usual: Floats) -> tuple[Floats, Floats]:
-    """Return relative differences of the packing from the ``usual`` ``[119, 3]`` of the elements.
-
-    The first result is that of each atom ``[n_atoms, 3]``, the second the mean over the atoms of
-    each structure ``[n, 3]``.
-    """
-    of_atoms = one.packing / usual[one.numbers] - 1
-    sums = [np.bincount(one.graph, column, len(one.n_atoms)) for column in of_atoms.T]
-    return of_atoms, np.stack(sums, axis=1) / one.n_atoms[:, None]
-
-
 def _shrunk(sums: Floats, n: Floats) -> Floats:
     """Return the mean of each element or pair, shrunk towards the mean of all.
 
@@ -352,12 +257,6 @@ def _shrunk(sums: Floats, n: Floats) -> Floats:
     """
     n = n.reshape(-1, *[1] * (sums.ndim - 1))
     return np.asarray((sums + _FEW * sums.sum(axis=0) / max(n.sum(), 1.0)) / (n + _FEW))
-
-
-def _sums(values: Floats) -> Floats:
-    """Return number, sum and sum of products of ``values`` ``[n, 3]``, ``[13]``."""
-    products = values.T @ values
-    return np.concatenate([[len(values)], values.sum(axis=0), products.ravel()])
 
 
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:

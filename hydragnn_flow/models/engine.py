@@ -145,6 +145,11 @@ class EngineModel(Model):
         features: Tensor = tells(self.inputs(batch))
         return features
 
+    def _levered(self, batch: GraphBatch) -> dict[str, Tensor]:
+        if self.leverage is None or not hasattr(self.network, "node_features"):
+            return {}
+        return self.levered(self.node_features(batch), batch)
+
     def is_of_encoder(self, name: str) -> bool:
         """Return whether the state-dict tensor called ``name`` belongs to the encoder.
 
@@ -227,7 +232,7 @@ class EngineProperties(EngineModel):
             assert isinstance(scale, Rescale)
             parts = [raw[scale.name + suffix] for suffix in ("", NOISE_SUFFIX)[: 1 + scale.noise]]
             found |= scale(torch.cat(parts, dim=1), branch if scale.exact else of_atom)
-        return found
+        return found | self._levered(batch)
 
 
 class EnginePotential(EngineModel, Potential):
@@ -292,7 +297,7 @@ class EnginePotential(EngineModel, Potential):
             outputs[STRESS] = by_volume(flat * scale.to(flat.dtype), inputs.cell.detach())
         if differentiable:
             return outputs
-        return {name: values.detach() for name, values in outputs.items()}
+        return {name: values.detach() for name, values in outputs.items()} | self._levered(batch)
 
     def _slopes(
         self, energy: Tensor, over: list[Tensor], differentiable: bool

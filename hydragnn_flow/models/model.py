@@ -11,6 +11,7 @@ from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, edge_vectors
 from hydragnn_flow.models.heads import Heads, pool
 from hydragnn_flow.models.layers import Join
+from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.models.mpnn import MessagePassing
 
 
@@ -94,7 +95,19 @@ class Model(nn.Module):
     A call with a batch returns a dict from output name to a tensor in the data's units: [n_graphs,
     d] for a graph target, [n_atoms, d] for a node target. Inputs are cast to the precision of the
     parameters, in which the model computes. Graph targets are float64. The batch is not changed.
+    A model with a :attr:`leverage` returns that too.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leverage: Leverage | None = None
+
+    def levered(self, nodes: Tensor, batch: GraphBatch) -> dict[str, Tensor]:
+        """Return the output ``leverage``, if the model has one.
+
+        ``nodes`` are the features of each atom that the output heads read, ``[n_atoms, d]``.
+        """
+        return {} if self.leverage is None else {LEVERAGE: self.leverage(nodes, batch)}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,4 +187,4 @@ class PropertyModel(HydraModel):
         if self.node_heads is not None:
             of_atom = None if branch is None else branch.index_select(0, geometry.graph)
             outputs |= self.node_heads(nodes, geometry, of_atom)
-        return outputs
+        return outputs | self.levered(nodes, batch)

@@ -200,6 +200,7 @@ class PotentialModel(HydraModel, Potential):
             "energy": interaction.double() * scale + self.references(batch),
             "forces": forces,
             **noise,
+            **self.levered(nodes, batch),
         }
         if self.stress:
             cell: Tensor = batch.cell  # type: ignore[attr-defined]  # a key that build_model saw

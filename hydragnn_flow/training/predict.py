@@ -16,6 +16,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
 from hydragnn_flow.models import build_model
+from hydragnn_flow.models.leverage import Leverage
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
 from hydragnn_flow.training.plan.batching import Budget, Step
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def restore_model(
-    network: NetworkConfig | Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
+    network: NetworkConfig | Mapping[str, Any],
+    manifest: Manifest,
+    weights: dict[str, Any],
+    leverage: Mapping[str, Tensor] | None = None,
 ) -> nn.Module:
     """Return a network with trained weights, ready to predict.
 
@@ -38,12 +42,15 @@ def restore_model(
         Manifest of the store that the network was trained on.
     weights
         State dict of the network, such as `best` in a checkpoint.
+    leverage
+        Tensors of the network's leverage by name; none if it is not known.
     """
     config = load_network(network)
-    model: nn.Module = build_model(config, manifest)
+    model = build_model(config, manifest)
     if config.Training.precision == "fp64":
         model = model.double()
     model.load_state_dict(weights)
+    model.leverage = Leverage.of(manifest.has_atoms, leverage or {})
     return model.eval()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.segment import AGREED, SegmentSpec, StoreAccess, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
@@ -152,12 +153,15 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
     """Predict the splits whose predictions an ensemble needs, and add them to the checkpoint.
 
     A member predicts the validation, calibration and test split, a trial only the validation graphs
-    that judge its epochs. Splits that the checkpoint has predictions for are left out.
+    that judge its epochs. Splits that the checkpoint has predictions for are left out. A member
+    first learns its leverage, which its predictions contain.
     ``check_stop`` is called before each batch, and raises an exception to end the prediction.
     """
     # Predicted here because the driver, on a login node, should not compute. Members predict whole
-    # splits, for their ensemble weights, and trials the validation subset. Validation predictions
-    # exist already, unless the best weights come from a killed process or a member's trial.
+    # splits, for their ensemble weights, and trials the validation subset. A trial's predictions
+    # exist already, unless the best weights come from a killed process.
+    if trainer.spec.kind == "member" and LEVERAGE not in trainer.predicted:
+        trainer.learn_leverage(check_stop)
     splits = [store[name] for name in SPLITS if name in store.splits]
     for split in splits if trainer.spec.kind == "member" else [trainer.val]:
         if split.name not in trainer.predicted:

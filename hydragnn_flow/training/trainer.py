@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.split import Split
+from hydragnn_flow.data.columns import spread
+from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
+from hydragnn_flow.models.leverage import LEVERAGE, Leverage
+from hydragnn_flow.models.model import Model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
@@ -82,7 +85,7 @@ class Trainer:
         """Cost of earlier segments (jobs), up to the checkpoint that this segment resumes from."""
         network = spec.network
         self.settings = network.Training.with_batches(spec.epochs.batches)
-        self.train = store["trainset"]
+        self.train, self.manifest = store["trainset"], store.manifest
         self.val: Split = judged_by(store["valset"], spec.validation.subset)
         """Validation graphs that judge each epoch: the whole split, or a fixed subset of it."""
         self.division = division_of(
@@ -324,9 +327,7 @@ class Trainer:
             Function called before each batch, equally often on all ranks; its exception ends the
             call.
         """
-        self.parallel.settle()
-        self.model.load_state_dict(self.best)
-        model, outputs = self.model.eval(), Outputs()
+        model, outputs = self._best_model(), Outputs()
         with closing(self._in_order(model, split, before_batch)) as found:
             for _, values in found:
                 outputs.add(values)
@@ -334,6 +335,42 @@ class Trainer:
         if self.world.is_first:
             self.sending.rewrite({KEY: self.predicted})
         self.world.wait()
+
+    def learn_leverage(self, before_batch: Callable[[], None] = lambda: None) -> None:
+        """Fit the leverage of the best weights, which later predictions then have (collective).
+
+        It is fitted to the training split, of which at most 8,192 graphs are used. A network of an
+        engine that does not tell its features gets none. Earlier predictions are dropped.
+
+        Parameters
+        ----------
+        before_batch
+            Function called before each batch, as in :meth:`predict`.
+        """
+        self.predicted = {LEVERAGE: {}}
+        model = self._best_model()
+        leverage = model.leverage = Leverage(self.manifest.has_atoms).to(self.device)
+        chosen = np.concatenate(list(spread(self.train.branch_runs, 8192)))
+        some = SplitPart(self.train, np.sort(chosen))
+        moments: Tensor | None = None
+        with closing(self._in_order(model, some, before_batch)) as found:
+            for _, outputs in found:
+                if LEVERAGE in outputs:
+                    rows = nn.functional.pad(outputs[LEVERAGE], (0, 1), value=1.0)
+                    moments = rows.T @ rows + (0.0 if moments is None else moments)
+        if moments is not None:
+            leverage.fit(self.world.sum(moments))
+            self.predicted = {LEVERAGE: leverage.state}
+
+    def _best_model(self) -> Model:
+        """Return the model with the best weights, and with their leverage if that is known."""
+        self.parallel.settle()
+        self.model.load_state_dict(self.best)
+        model = self.model.eval()
+        assert isinstance(model, Model)
+        known = self.predicted.get(LEVERAGE, {})
+        model.leverage = Leverage.of(self.manifest.has_atoms, known, self.device)
+        return model
 
     def evaluate(
         self,

@@ -1,11 +1,13 @@
 """Structures to label next: how unsure members are, how structures differ; and the command."""
 
+import copy
 from dataclasses import replace
 from itertools import combinations
 
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk
 from hypothesis import given, settings
@@ -18,6 +20,8 @@ from hydragnn_flow.ensemble.acquisition import (
     select_structures,
 )
 from hydragnn_flow.ensemble.applicability import Applicability
+from hydragnn_flow.models.leverage import LEVERAGE, Leverage
+from hydragnn_flow.training.predict import split_batches
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,19 @@ def crystal(symbol, rattle=0.05, seed=0):
     return atoms
 
 
-def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensemble):
+def levered(ensemble, store):
+    """A copy whose members know how far structures are from the training split."""
+    ensemble = replace(ensemble, models=copy.deepcopy(ensemble.models))
+    for model in ensemble.models:
+        model.leverage = Leverage(atoms=True)
+        rows = [model(batch)[LEVERAGE] for batch in split_batches(store["trainset"])]
+        rows = torch.nn.functional.pad(torch.cat(rows), (0, 1), value=1.0)
+        model.leverage.fit(rows.T @ rows)
+    return ensemble
+
+
+def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensemble, alloy_store):
+    ensemble = levered(ensemble, alloy_store)
     """By hand, from the columns of the tables; the calculator's, and that of the selection."""
     structures = [crystal("Cu"), crystal("Au", 0.2) * (2, 1, 1), Atoms("Cu")]
     tables = ensemble.predict(structures, members=True)
@@ -52,9 +68,10 @@ def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensembl
         [of_atoms[tables.nodes["graph_id"] == i].max() / usual["forces"] for i in range(3)],
     ]
     batches = [ensemble.batch_of(atoms) for atoms in structures]
-    beyond = [ensemble.applicability.compare(batch)[1][0] for batch in batches]
-    assert beyond[2] > beyond[0]  # an atom alone
-    expected = np.max(of_targets, axis=0) * (1 + np.array(beyond))
+    leverage = [[model(batch)[LEVERAGE].item() for model in ensemble.models] for batch in batches]
+    beyond = np.mean(leverage, axis=1)
+    assert beyond[2] > 10 * beyond[0]  # an atom alone
+    expected = np.max(of_targets, axis=0) * np.sqrt(1 + beyond)
     np.testing.assert_allclose(tables.graphs["disagreement"], expected, rtol=1e-4)
     np.testing.assert_allclose(select_structures(ensemble, structures, 1).disagreement, expected)
     for atoms, one in zip(structures, expected, strict=True):
@@ -120,9 +137,8 @@ def test_the_choice_is_uncertain_and_diverse(ensemble):
     # One that nobody doubts is not worth a label, however far it is from the others.
     calm = [Atoms("Cu")] * 30  # no forces, about which alone members may disagree here
     known = ensemble.applicability
-    usual = replace(known.usual, packing=None)  # or it would extrapolate
     energy = replace(known.deviations["energy"], high=20.0)
-    known = replace(known, usual=usual, deviations=known.deviations | {"energy": energy})
+    known = replace(known, deviations=known.deviations | {"energy": energy})
     ensemble = replace(ensemble, applicability=known)
     again = select_structures(ensemble, [*calm, *structures], 3)
     assert sum(i < 30 for i in again.indices) == 0

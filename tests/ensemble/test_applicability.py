@@ -38,14 +38,6 @@ def alloys(alloy_store):
 
 
 def notes(known, *structures):
-    return compared(known, *structures)[0]
-
-
-def extrapolation(known, *structures):
-    return compared(known, *structures)[1]
-
-
-def compared(known, *structures):
     return known.compare(batch_graphs([atoms_to_graph(one, CUTOFF, None) for one in structures]))
 
 
@@ -122,8 +114,8 @@ def test_notes_depend_on_neither_frame_nor_order_nor_cell(known, seed):
     turned.rotate(float(rng.uniform(0, 180)), rng.normal(size=3), rotate_cell=True)
     turned.positions += rng.normal(size=3)
     shuffled = slab[rng.permutation(len(slab))]
-    (one, *others), beyond = compared(known, slab, turned, slab * (2, 1, 1), shuffled)
-    assert one and beyond[0] > 0 and beyond == pytest.approx(beyond[0], rel=1e-3)
+    one, *others = notes(known, slab, turned, slab * (2, 1, 1), shuffled)
+    assert one
     for other in others:
         assert numbers(other) == pytest.approx(numbers(one), rel=0.01)
 
@@ -223,52 +215,6 @@ def warm(atoms, seed, size=0.08):
     return atoms
 
 
-def trained_on(folder, store, structures):
-    return Applicability.of(store_of(folder, structures)["trainset"], store.manifest)
-
-
-def test_extrapolation_grows_with_the_distance_from_the_training_data(known, alloys):
-    factors = (0.75, 0.85, 0.95, 1.0, 1.1, 1.25, 1.4)
-    for atoms in alloys[:4]:
-        found = extrapolation(known, *(scaled(atoms, factor) for factor in factors))
-        assert found[3] < 1
-        assert (np.diff(found[:4]) <= 0).all() and (np.diff(found[3:]) >= 0).all()
-        assert found[0] > 10 and found[-1] > 1
-    assert extrapolation(known, scaled(alloys[0], 0.2)) == 1000, "not beyond all measure"
-
-
-def test_small_cells_are_not_strange_after_large_ones(alloy_store, tmp_path):
-    """The means over many atoms vary less than those over a few."""
-    cells = [warm(bulk("Cu", cubic=True) * (2, 2, 2), seed) for seed in range(30)]
-    known = trained_on(tmp_path, alloy_store, cells)
-    small = [warm(bulk("Cu", cubic=True), seed) for seed in range(100, 120)]
-    assert (extrapolation(known, *small) > 0).mean() < 0.2
-    stretched = [scaled(atoms, 1.1) for atoms in cells[:5]]
-    assert (extrapolation(known, *stretched) > 1).all()
-
-
-def test_each_element_has_its_own_packing(alloy_store, tmp_path):
-    """A tight crystal of a large element is as dense as a usual one of a small element."""
-    cells = [warm(bulk(z, cubic=True), n, 0.05) for n in range(12) for z in ("Ni", "Cu", "Au")]
-    known = trained_on(tmp_path, alloy_store, cells)
-    for element in ("Ni", "Cu", "Au"):
-        usual, tight, wide = (scaled(bulk(element, cubic=True), f) for f in (1.0, 0.85, 1.15))
-        found = extrapolation(known, usual, tight, wide)
-        assert found[0] == 0 and (found[1:] > 1).all(), element
-
-
-def test_training_data_that_hardly_vary_are_no_measure_of_distance(alloy_store, tmp_path):
-    """They do not make rounding strange, and strained crystals still are."""
-    known = trained_on(tmp_path / "equal", alloy_store, [bulk("Cu", a=3.6)] * 3)
-    cells = [bulk("Cu", a=a) for a in (3.6, 3.601, 3.5, 3.8)]
-    found = extrapolation(known, cells[0], *cells)
-    assert not found[:3].any() and (found[3:] > 1).all()
-    assert not extrapolation(known, cells[0] * (2, 2, 2)).any()
-    alone = [Atoms("Cu"), Atoms("Cu", positions=[[1, 2, 3]])]
-    found = extrapolation(trained_on(tmp_path / "alone", alloy_store, alone), *alone, cells[0])
-    assert not found[:2].any() and found[2] > 1
-
-
 def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     """There are no forces on their atoms, and members agree on that."""
     forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])
@@ -285,21 +231,17 @@ def test_what_was_found_survives_its_file(alloy_store, known, alloys, tmp_path):
     structures = [one for _, one in outside(alloys)]
     loaded = Applicability.load(file)
     assert notes(loaded, *structures) == notes(known, *structures)
-    assert (extrapolation(loaded, *structures) == extrapolation(known, *structures)).all()
     values = json.loads(file.read_text()) | {"version": 3}
-    del values["usual"]["packing"], values["ranges"]["packing"]  # as version 3 wrote it
+    values["usual"]["packing"] = None  # as versions 3 and 4 had it
     old = tmp_path / "old.json"
     old.write_text(json.dumps(values))
     assert notes(Applicability.load(old), *structures) == notes(known, *structures)
-    assert not extrapolation(Applicability.load(old), *structures).any()
     assert file.stat().st_size < 100_000
     manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
     nothing = Applicability.of(alloy_store["trainset"], manifest).with_deviations(
         {"energy": np.ones(3)}
     )
-    assert nothing.compare(alloy_store["testset"].batch([0, 1]))[0] == ["", ""], (
-        "nodes are no atoms"
-    )
+    assert nothing.compare(alloy_store["testset"].batch([0, 1])) == ["", ""], "nodes are no atoms"
     nothing.save(file)
     assert Applicability.load(file) == nothing
 
@@ -332,7 +274,7 @@ def test_members_that_differ_more_than_on_calibration_data(alloy_store):
     assert found["forces"] == pytest.approx([0, 0.5 * np.sqrt(0.5), 0])
     beyond = StructureFacts(n_atoms, extrapolation=np.array([0.0, 0.0, 2.0]))
     enlarged = deviations_of(members, equal, manifest, beyond)
-    assert enlarged["energy"] == pytest.approx(np.sqrt(0.5) * np.array([1, 1, 3]))
+    assert enlarged["energy"] == pytest.approx(np.sqrt(0.5) * np.array([1, 1, np.sqrt(5)]))
 
     calibration = {"forces": np.geomspace(0.01, 0.1, 200), "energy": np.full(3, 1.0)}
     known = Applicability.of(alloy_store["trainset"], manifest).with_deviations(calibration)

@@ -60,7 +60,8 @@ def test_it_holds_what_predicts_and_nothing_else(run, exported):
     of_all = {"ensemble.json", "manifest.json", "applicability.json"}
     assert files == {"README.md", CHECKSUMS, *of_all, *members}
     file = exported / "members" / "0" / FILE
-    assert load_checkpoint(file).keys() == {"version", "best", "progress"}
+    assert load_checkpoint(file).keys() == {"version", "best", "progress", "predicted"}
+    assert load_checkpoint(file)["predicted"].keys() == {"leverage"}
     whole = run / "ensemble" / "members" / "0" / FILE
     assert file.stat().st_size < whole.stat().st_size / 2
 

@@ -274,6 +274,11 @@ class Manifest(_Record):
         names = dict(enumerate(self.branch_names))
         return {branch: names.get(branch, str(branch)) for branch in self.statistics.by_branch}
 
+    @property
+    def has_atoms(self) -> bool:
+        """True if nodes are atoms: node feature 0 is the atomic number."""
+        return self.node_features[:1] == ["atomic_number"]
+
     def is_extensive(self, target: str) -> bool:
         """Return True if a target is a sum over a graph's atoms, so that errors are per atom.
 

@@ -31,11 +31,6 @@ def labels_of(split: Split, target: str, dim: int) -> Floats:
     return in_components(split.target(target), target, dim)
 
 
-def has_elements(manifest: Manifest) -> bool:
-    """Return True if the first node feature of a store's graphs is the atomic number."""
-    return manifest.node_features[:1] == ["atomic_number"]
-
-
 def in_components(values: Floats, target: str, dim: int) -> Floats:
     """Convert true values ``[n, d]`` to the ``dim`` components that a model predicts, ``[n, dim]``.
 

@@ -19,11 +19,10 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.data.store.statistics import target_array
-from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
+from hydragnn_flow.ensemble.applicability import are_noted, extrapolation_of, joined_notes
 from hydragnn_flow.ensemble.committee import Committee
 from hydragnn_flow.ensemble.predictions.inputs import BUDGET, graph_batches
 from hydragnn_flow.ensemble.predictions.labels import (
-    has_elements,
     in_components,
     keys_of_label,
     label_of,
@@ -53,6 +52,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import Floats, StructureFac
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.geometry import STRESS
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 CHUNK = 1024
@@ -175,7 +175,7 @@ def predict_graphs(
         Members' predictions ``[n_members, n, d]`` by name of the output, if they were made before;
         None to make them.
     """
-    targets, of_atoms = store.manifest.targets, has_elements(store.manifest)
+    targets, of_atoms = store.manifest.targets, store.manifest.has_atoms
     labels: dict[str, list[Floats]] = {
         name: [] for name in ensemble.calibrations if name in targets
     }
@@ -190,13 +190,13 @@ def predict_graphs(
             yield batch
 
     batches = ensemble.branches.given_to(read(), store)
-    members, notes, extrapolation = _outputs(ensemble, batches, known)
+    members, notes = _outputs(ensemble, batches, known)
     n_atoms = np.concatenate([one.n_atoms for one in splits])
     facts = StructureFacts(
         n_atoms,
         np.concatenate(numbers) if of_atoms else None,
         ensemble.branches.data_sets_of(store, splits),
-        extrapolation,
+        extrapolation_of(members),
     )
     return Predicted(
         origins,
@@ -235,19 +235,17 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
                 except InputError as error:
                     refusals[i] = str(error)
 
-    found, notes, of_predicted = _outputs(ensemble, graph_batches(graphs(), BUDGET))
+    found, notes = _outputs(ensemble, graph_batches(graphs(), BUDGET))
     is_predicted = ~are_noted(refusals)
     if not is_predicted.any():  # any structure shows what the outputs are
-        found, _, _ = _outputs(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
-    extrapolation = np.zeros(len(records))
-    extrapolation[is_predicted] = of_predicted
+        found, _ = _outputs(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
     n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
     members = {}
     for name, values in found.items():
         target = ensemble.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
-        if target is None:
+        if target is None and name != LEVERAGE:
             continue  # forces that nobody knows
-        rows = target.rows_of(is_predicted, n_atoms)
+        rows = is_predicted if target is None else target.rows_of(is_predicted, n_atoms)
         members[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
         members[name][:, rows] = values[:, : rows.sum()]
     left = iter(notes)
@@ -257,7 +255,7 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         n_atoms,
         np.concatenate([atoms.numbers for atoms in structures]),
         None if data_set is None else np.full(len(records), data_set, dtype=object),
-        extrapolation,
+        extrapolation_of(members),
     )
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:
@@ -350,19 +348,16 @@ def _in_store(
 
 def _outputs(
     ensemble: Committee, batches: Iterable[Batch], known: dict[str, Floats] | None = None
-) -> tuple[dict[str, Floats], list[str], Floats]:
-    """Return members' outputs ``[n_members, n, d]`` by name, notes on graphs, and extrapolation.
+) -> tuple[dict[str, Floats], list[str]]:
+    """Return members' outputs ``[n_members, n, d]`` by name, and notes on graphs.
 
-    The outputs are ``known`` if given. The others are those of :meth:`.Applicability.compare`.
+    The outputs are ``known`` if given.
     """
     notes: list[str] = []
-    extrapolation: list[Floats] = []
 
     def compared() -> Iterator[Batch]:
         for batch in batches:
-            said, beyond = ensemble.applicability.compare(batch)
-            notes.extend(said)
-            extrapolation.append(beyond)
+            notes.extend(ensemble.applicability.compare(batch))
             yield batch
 
     if known is None:
@@ -370,7 +365,7 @@ def _outputs(
     else:
         for _ in compared():
             pass
-    return known, notes, np.concatenate([np.zeros(0), *extrapolation])
+    return known, notes
 
 
 def _missing(

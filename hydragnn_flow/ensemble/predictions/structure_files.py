@@ -31,7 +31,6 @@ from hydragnn_flow.ensemble.predictions.inputs import (
     current,
     graph_inputs,
 )
-from hydragnn_flow.ensemble.predictions.labels import has_elements
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
 
@@ -402,7 +401,7 @@ def store_records(store: GraphStore) -> dict[str, Record]:
     InputError
         If the nodes of the graphs are not atoms.
     """
-    if not has_elements(store.manifest):
+    if not store.manifest.has_atoms:
         raise InputError(
             f"{store.path}: the first feature of its nodes is no atomic number; give the files it "
             f"was made of"

@@ -28,8 +28,8 @@ class Rows(NamedTuple):
     data_sets: NDArray[np.object_] | None = None
     """Name of the data set of each row ``[n]``, if there are several data sets."""
     extrapolation: Floats | None = None
-    """Extrapolation of each row's structure ``[n, 1]``, see :meth:`.Applicability.compare`; None if
-    it is unknown."""
+    """Extrapolation of each row's structure ``[n, 1]`` by :func:`.extrapolation_of`; None if it is
+    unknown."""
 
 
 class StructureFacts(NamedTuple):
@@ -42,7 +42,7 @@ class StructureFacts(NamedTuple):
     data_sets: NDArray[np.object_] | None = None
     """Name of the data set of each structure ``[n]``; None if there is only one."""
     extrapolation: Floats | None = None
-    """Extrapolation of each structure ``[n]``, see :meth:`.Applicability.compare`; None if it is
+    """Extrapolation of each structure ``[n]``, see :func:`.extrapolation_of`; None if it is
     unknown."""
 
     def rows_of(self, target: Target) -> Rows:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
-from torch_geometric.nn.models.schnet import ShiftedSoftplus
+from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.layers import activation, gaussian_reader
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.layers import Displacement, Edges
+
+
+class ShiftedSoftplus(nn.Module):
+    """Activation ln(½ eˣ + ½): smooth, and zero at zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the activation element by element."""
+        return functional.softplus(x) - math.log(2.0)
 
 
 class SchNetLayer(nn.Module):

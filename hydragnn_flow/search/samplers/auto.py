@@ -75,7 +75,8 @@ class BackgroundProposer:
         # This thread writes and waits, so a full pipe cannot block the driver.
         self._thread = ThreadPoolExecutor(max_workers=1)
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._thread.submit(self._process.send, [domains, objectives])
+        first = {"space": domains, "objectives": objectives}
+        self._thread.submit(self._process.send, first)
 
     @property
     def pid(self) -> int:
@@ -390,5 +391,7 @@ def _finished(
 def _values(trial: FrozenTrial, n: int) -> list[float]:
     """Return the values of a trial [n_objectives]; NaN where they are not known."""
     if trial.state == TrialState.PRUNED:
-        return [trial.intermediate_values.get(trial.last_step, math.nan), *[math.nan] * (n - 1)]
+        step = trial.last_step
+        known = math.nan if step is None else trial.intermediate_values[step]
+        return [known, *[math.nan] * (n - 1)]
     return list(trial.values or [math.nan] * n)

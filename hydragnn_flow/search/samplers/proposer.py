@@ -477,10 +477,9 @@ def _serve() -> None:
     end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and its other children have precedence
     send = keep_stdout()
-    space, objectives = json.loads(sys.stdin.readline())
-    proposer = Proposer(
-        {name: Parameter.model_validate(domain) for name, domain in space.items()}, objectives
-    )
+    first = json.loads(sys.stdin.readline())
+    space = {name: Parameter.model_validate(of) for name, of in first["space"].items()}
+    proposer = Proposer(space, first["objectives"])
     for line in sys.stdin:
         start = time.monotonic()
         values = proposer.propose(**json.loads(line))
