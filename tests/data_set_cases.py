@@ -11,7 +11,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.opening import open_source
 
 CUTOFF = 4.0
 HEADS = {"num_headlayers": 1, "dim_headlayers": [12]}

@@ -5,7 +5,7 @@ import pytest
 from ase.calculators.emt import EMT
 from source_cases import config, read_all
 
-from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.errors import InputError
 
 ELEMENTS = ("Cu", "Ni", "Pd", "Ag", "Pt", "Au")

@@ -89,7 +89,7 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
     found = source(tmp_path, **section)
     record = next(iter(found.read(found.chunks()[0])))
     expected = np.array(table)
-    assert np.array_equal(record.x, expected[:, [7, 0, 1, 2]])
+    assert np.array_equal(record.nodes.x, expected[:, [7, 0, 1, 2]])
     assert np.array_equal(record.targets["label"], expected[:, :3])
     assert record.targets["free_energy"].tolist() == [header[1]]
     assert np.array_equal(record.atoms.positions, expected[:, 2:5])

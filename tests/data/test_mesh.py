@@ -86,8 +86,10 @@ def test_edges_of_elements_are_never_sought_among_neighbours(tmp_path, monkeypat
     """All within the longest edge of a graded mesh may be more than memory holds."""
     found = source(tmp_path, **mesh_files(tmp_path))
     record = next(record for chunk in found.chunks() for record in found.read(chunk))
-    monkeypatch.delattr("hydragnn_flow.data.neighbours.neighbour_list")
-    assert record.has_own_edges(100.0, None)
+    monkeypatch.delattr("hydragnn_flow.data.graphs.neighbour_list")
+    graph = record.graph(100.0, None)
+    assert record.has_own_edges(graph, 100.0, None)
+    assert record.truncation(graph, 100.0, None).atoms == 0
 
 
 def test_mesh_nodes_and_targets(tmp_path):

@@ -192,9 +192,9 @@ def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path):
     source = section.open(tmp_path, 0)
     chunk = source.chunks()[0]
     for record in source.read(chunk):
-        n = len(record.data.pos)
-        assert record.data.energy.tolist() == [-10.0 * n]
-        assert record.data.per_atom.tolist() == [-n]
+        n = len(record.atoms)
+        assert record.targets["energy"].tolist() == [-10.0 * n]
+        assert record.targets["per_atom"].tolist() == [-n]
     assert source.found_targets["per_atom"].unit == "eV/atom"
 
 

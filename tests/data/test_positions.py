@@ -5,17 +5,15 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk
+from graph_source_cases import brought
 from hypothesis import example, given
 from hypothesis import strategies as st
 from in_place_cases import vectors
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.neighbours import Neighbours
-from hydragnn_flow.data.positions import near_origin
-from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
-from hydragnn_flow.data.sources.structures import Found, Nodes
+from hydragnn_flow.data.neighbours import Neighbours, near_origin
+from hydragnn_flow.data.sources.base import Nodes, Record
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 5.0
@@ -91,9 +89,7 @@ def test_units_other_than_angstrom():
         pos=torch.from_numpy(grains.positions),
         edge_index=torch.tensor([[0, 1], [1, 0]]),
     )
-    found = graph_of(tensors(graph), "x", ["size"], [], "grains.pt")
-    record = found.record({}, "grains.pt", 0)
-    graph = record.graph(1.0, None)
+    graph = brought(graph, ["size"]).graph(1.0, None)
     assert vectors(graph).norm(dim=1).tolist() == pytest.approx([1e-6, 1e-6], rel=1e-4)
 
 
@@ -108,15 +104,14 @@ def test_what_single_precision_does_not_resolve_is_refused():
         edge_index=torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]),
     )
     with pytest.raises(InputError, match=r"^a\.pt: graph 0 is 3e.06 long"):
-        graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt: graph 0", 0)
+        brought(data, ["size"]).graph(CUTOFF, None)
     data.edge_index = data.edge_index[:, :0]
-    record = graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
-    assert isinstance(record, ReadyGraph) and record.has_own_edges(CUTOFF, None)
+    record = brought(data, ["size"])
+    assert record.has_own_edges(record.graph(CUTOFF, None), CUTOFF, None)
 
 
 def test_a_cell_counts_only_where_atoms_are_periodic():
     atoms = ase.Atoms("Cu2", [[0, 0, 0], [0, 0, -2.0]], cell=[10, 10, 10])
     edges = Neighbours(np.array([0, 1]), np.array([1, 0]), np.zeros((2, 3)), np.array([2.0, 2.0]))
-    nodes = Nodes(np.ones((2, 1)), ["f"], edges)
-    graph = Found(atoms, {}, nodes=nodes).record({}, "a", 0).graph(5.0, None)
+    graph = Record(atoms, {}, "a", 0, nodes=Nodes(np.ones((2, 1)), ["f"], edges)).graph(5.0, None)
     assert not graph.pbc.any() and not graph.edge_shifts.any()

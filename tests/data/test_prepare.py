@@ -13,7 +13,8 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, store_summary, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.reading.inspection import left_out
-from hydragnn_flow.data.sources import emt_alloys, open_source
+from hydragnn_flow.data.sources import emt_alloys
+from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 
 pytestmark = pytest.mark.usefixtures("many_tasks")

@@ -8,8 +8,8 @@ import pytest
 import source_cases as cases
 from source_cases import UNITS, config, frames, read_all, read_train
 
-from hydragnn_flow.data.sources import open_source
 from hydragnn_flow.data.sources.ase_files import count_frames, read_frames
+from hydragnn_flow.data.sources.opening import open_source
 
 
 def test_labels_from_anywhere_in_ase(tmp_path):

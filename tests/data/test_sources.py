@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import UNITS, config, read_all
 
-from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.data.sources.file_names import find_files, ranges
+from hydragnn_flow.data.sources.opening import fingerprint, open_source
 
 SOURCES = ("emt_alloys", *cases.FORMATS)
 

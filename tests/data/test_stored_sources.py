@@ -67,13 +67,13 @@ def test_hydragnns_own_file(shared_data):
 def test_an_edge_less_is_an_edge_list_of_its_own(written):
     found = source(written.parent, format="hydragnn", file=written.name)
     records = [record for chunk in found.chunks() for record in found.read(chunk)]
-    assert not any(record.has_own_edges(CUTOFF, None) for record in records)
-    assert any(record.has_own_edges(0.9 * CUTOFF, None) for record in records)
-    records = [record for record in records if record.data.num_edges]
-    for record in records:
-        record.data.edge_index = record.data.edge_index[:, :-1]
-        record.data.edge_shifts = record.data.edge_shifts[:-1]
-    assert all(record.has_own_edges(CUTOFF, None) for record in records)
+    brought = [(record, record.graph(CUTOFF, None)) for record in records]
+    assert not any(record.has_own_edges(graph, CUTOFF, None) for record, graph in brought)
+    assert any(record.has_own_edges(graph, 0.9 * CUTOFF, None) for record, graph in brought)
+    for record, graph in brought:
+        if graph.num_edges:
+            graph.edge_index, graph.edge_shifts = graph.edge_index[:, :-1], graph.edge_shifts[:-1]
+            assert record.has_own_edges(graph, CUTOFF, None)
 
 
 def test_hydragnn_refuses(written, tmp_path):

@@ -6,23 +6,26 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk
+from graph_source_cases import brought
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.graphs import truncation_of
-from hydragnn_flow.data.neighbours import neighbour_list
-from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
-from hydragnn_flow.data.truncation import Truncation
+from hydragnn_flow.data.neighbours import Truncation, neighbour_list
+from hydragnn_flow.data.sources.base import Record
 
 CUTOFF = 5.0
 
 
 def counted(atoms, k, cutoff=CUTOFF):
-    graph = atoms_to_graph(atoms, cutoff, k)
-    return truncation_of(atoms, graph, cutoff, k)
+    record = Record(atoms, {}, "a.xyz", 0)
+    return record.truncation(record.graph(cutoff, k), cutoff, k)
+
+
+def as_brought(graph, **nodes):
+    values = Data(**{key: value for key, value in graph.to_dict().items() if key != "graph_id"})
+    return brought(values, ["atomic_number"], **nodes).truncation(graph, CUTOFF, None)
 
 
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 40))
@@ -58,26 +61,17 @@ def test_parts_add_up_in_any_order(structure, seeds, k):
     assert total.most == max((part.most for part in parts), default=0)
 
 
-def brought(graph, **changes):
-    """The graph as a source brings it that has edges of its own."""
-    values = Data(**{key: value for key, value in graph.to_dict().items() if key != "graph_id"})
-    found = graph_of(tensors(values), "x", ["atomic_number"], [], "a.pt")
-    record = found.record({}, "a.pt", 0)
-    assert isinstance(record, ReadyGraph)
-    return ReadyGraph(record.data, record.origin, record.index, None, **changes)
-
-
 def test_edges_that_a_source_brings_are_counted_too():
     atoms = bulk("Cu", cubic=True) * (2, 2, 2)
     atoms.rattle(0.1, seed=0)
     for k, cut in ((20, True), (None, False)):
         graph = atoms_to_graph(atoms, CUTOFF, k)
-        found = brought(graph).truncation(graph, CUTOFF, None)
+        found = as_brought(graph)
         assert (found.atoms > 0) == cut
         assert found.edges == pytest.approx(counted(atoms, k).edges, abs=2)
         assert found.nearest == pytest.approx(counted(atoms, k).nearest, abs=1e-5)
     graph = atoms_to_graph(atoms, CUTOFF, 12)
-    assert brought(graph, of_topology=True).truncation(graph, CUTOFF, None).atoms == 0
+    assert as_brought(graph, of_topology=True).atoms == 0
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -92,7 +86,7 @@ def test_lists_that_end_with_others_than_the_nearest_are_told_by_the_nearest_mis
     expected = graph.edge_attr[left_out, 0].min()
     for key in ("edge_index", "edge_attr", "edge_shifts"):
         graph[key] = graph[key][..., stays] if key == "edge_index" else graph[key][stays]
-    found = brought(graph).truncation(graph, CUTOFF, None)
+    found = as_brought(graph)
     assert found.edges == 3
     # Another at the same distance may stand for it, as far as single precision tells them apart.
     assert found.nearest == pytest.approx(float(expected), rel=3e-4)
@@ -102,7 +96,7 @@ def test_what_rounding_puts_beyond_the_cutoff_is_not_missing():
     """A whole shell of an ideal lattice may lie exactly there."""
     atoms = bulk("Cu", a=CUTOFF, cubic=True)
     graph = atoms_to_graph(atoms, CUTOFF * (1 - 1e-9), None)
-    assert brought(graph).truncation(graph, CUTOFF, None).atoms == 0
+    assert as_brought(graph).atoms == 0
 
 
 def test_the_sentences_say_what_would_help():
