@@ -104,6 +104,7 @@ def test_prepared_stores_and_their_shards_have_them(tmp_path, made, same):
     (shard,) = store.manifest.shards
     alone = GraphStore.open(store.path / shard.path)
     assert alone.manifest.branches == [0, 1]
+    assert alone.manifest.statistics.degree_histogram == store.manifest.statistics.degree_histogram
     section = {"format": "hydragnn", "file": str(store.path)}
     again = prepare_store(DataConfig(source=section), CUTOFF, None, 0, tmp_path / "again")
     for split in store.splits:

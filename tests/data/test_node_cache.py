@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -143,27 +144,21 @@ def test_made_once_though_all_want_it_at_once(ram, tmp_path):
         time.sleep(0.1)
         (path / "data").write_text("42")
 
-    has_it, all_have_it = os.pipe(), os.pipe()
-    children = []
-    for _ in range(6):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                os.close(all_have_it[1])
-                entry = node_entry("data", 1, make, [ram])
-                status = 0 if (entry.path / "data").read_text() == "42" else 2
-                os.write(has_it[1], b".")
-                os.read(all_have_it[0], 1)
-                entry.release()
-            finally:
-                os._exit(status)
-        children.append(child)
-    os.close(has_it[1])
-    for _ in children:
-        os.read(has_it[0], 1)
-    os.close(all_have_it[1])
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+    fork = multiprocessing.get_context("fork")
+    all_have_it = fork.Barrier(6)
+
+    def use():
+        entry = node_entry("data", 1, make, [ram])
+        all_have_it.wait(60)
+        assert (entry.path / "data").read_text() == "42"
+        entry.release()
+
+    processes = [fork.Process(target=use) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
     assert log.read_text() == "made\n"
     assert list((ram / USER).iterdir()) == []
 
