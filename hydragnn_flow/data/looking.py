@@ -75,8 +75,7 @@ def find_source(directory: Path) -> Files:
         if entry.name[0] != "." and (entry.is_file() or _is_store(entry)):
             kinds.setdefault(_kind(entry), []).append(entry)
     skipped = [file.name for file in kinds.pop("", ())]
-    columns = {file: _column(file) for file in kinds.get("csv", ())}
-    tables = {file: column for file, column in columns.items() if column is not None}
+    tables = {file: column for file in kinds.get("csv", ()) if (column := _column(file))}
     if tables and all(is_path for _, is_path in tables.values()):
         # These structures are named by the rows of the tables.
         kinds = {kind: found for kind, found in kinds.items() if not kind.startswith("ase: ")}
@@ -85,9 +84,9 @@ def find_source(directory: Path) -> Files:
             kind in _BY_HAND.values() and _STORE in kinds
         ):
             skipped += [file.name for file in kinds.pop(kind)]
-    if columns and not tables and "csv" in kinds:
+    if "csv" in kinds and not tables:
         raise InputError(
-            f"{next(iter(columns))}: no column names structure files (relative to the table, with "
+            f"{kinds['csv'][0]}: no column names structure files (relative to the table, with "
             "their ending) or holds CIF text in every row; add such a column, with a name in the "
             "first line"
         )
