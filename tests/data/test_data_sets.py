@@ -19,11 +19,9 @@ from data_set_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.data.columns import BranchRuns, pack, shares_of_branches, spread
 from hydragnn_flow.data.store.manifest import Target
@@ -133,57 +131,6 @@ def test_another_order_is_another_store(tmp_path):
     turned = config.model_copy(update={"sources": tuple(reversed(config.sources or ()))})
     with pytest.raises(InputError, match="sources"):
         prepare_store(turned, CUTOFF, None, 0, tmp_path / "s.gs")
-
-
-A, B = {"name": "a", **alloys(20)}, {"name": "b", **alloys(20)}
-XYZ = {"format": "ase", "train": "b.xyz"}
-FILE = {"format": "hydragnn", "file": "a.bp"}
-FRACTION = {"calibration": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "give source, or sources for several data sets; none is there"),
-        ({"source": alloys(20), "sources": [A]}, "both are there"),
-        ({"sources": []}, "sources: must not be empty"),
-        ({"sources": [A, A]}, "sources.1: 'a' is the name of two data sets; rename one"),
-        ({"sources": [A, alloys(20)]}, "sources.1: needs a name of letters"),
-        ({"sources": [A, {"name": "b"}]}, "sources.1.format: this key is required"),
-        ({"sources": [A, {**B, "structuress": 1}]}, "sources.1: unknown key 'structuress'"),
-        ({"sources": [A, {**B, "split": {"vel": 0.1}}]}, "sources.1: split: unknown key 'vel'"),
-        ({"sources": [A, B], "split": {}}, "sources.0 (a): split.test is needed"),
-        (
-            {"in_place": True, "source": alloys(9)},
-            "in_place: source: the format emt_alloys holds no graphs",
-        ),
-        (
-            {"in_place": True, "sources": [{"name": "a", **FILE, "split": FRACTION}], "split": {}},
-            "in_place: sources.0 (a): the splits are those of the files",
-        ),
-        (
-            {"in_place": True, "source": FILE, "dtypes": "compact", "split": {}},
-            "in_place: nothing is written",
-        ),
-        (
-            {"sources": [A, {"name": "b", **XYZ, "targets": {"energy": "eV"}}]},
-            "a has the target 'forces', and b has not",
-        ),
-        (
-            {
-                "sources": [
-                    {"name": "a", **XYZ, "targets": {"energy": "eV"}},
-                    {"name": "b", **XYZ, "targets": {"energy": "hartree"}},
-                ]
-            },
-            "energy is in eV in a and in hartree in b; convert one of them",
-        ),
-    ],
-)
-def test_bad_data_sets_are_named(values, message):
-    with pytest.raises(ValidationError) as caught:
-        DataConfig.model_validate({"split": {"test": 0.2}, **values})
-    assert message in str(explain(caught.value, "data"))
 
 
 def test_a_missing_file_is_named_with_its_place(tmp_path):

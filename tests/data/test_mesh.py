@@ -9,9 +9,7 @@ from graph_source_cases import graphs, mesh_files, plate, refused, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.config.base import validate
-from hydragnn_flow.data.sources.mesh import MeshSource, element_edges
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.data.sources.mesh import element_edges
 
 CORNERS = np.array(
     [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], float
@@ -167,8 +165,6 @@ def test_mesh_refuses_tables(tmp_path):
         refused(tmp_path, section, *words)
     table.unlink()
     refused(tmp_path, section, "loads.csv", "cannot be read as a table")
-    with pytest.raises(InputError, match="needs a table"):
-        validate(MeshSource, {**section, "table": None}, "run.yaml")
 
 
 def test_the_library_is_asked_for_when_it_is_needed(tmp_path, monkeypatch):

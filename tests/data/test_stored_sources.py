@@ -12,7 +12,6 @@ from in_place_cases import vectors
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import RunConfig, load_network
-from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.network import VariablesOfInterest
 from hydragnn_flow.data import GraphStore, prepare_store, write_store
 from hydragnn_flow.data.hydragnn_bp.packed import unpack_outputs
@@ -86,8 +85,6 @@ def test_hydragnn_refuses(written, tmp_path):
     section = {"format": "hydragnn", "file": str(written)}
     refused(tmp_path, {**section, "file": "missing.bp"}, "missing.bp", "does not exist")
     refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
-    with pytest.raises(InputError, match="output_dim is no longer a key"):
-        validate(HydragnnSource, {**section, "output_dim": [1]}, "run.yaml")
 
 
 def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch):
