@@ -171,7 +171,7 @@ def test_data_sets_say_the_same_of_their_structures(tmp_path):
         {"name": "one", **section, "graph_attr": ["charge", "spin"]},
         {"name": "two", **section},
     ]
-    same = DataConfig(sources=both, path=tmp_path, split=SHARES)
+    same = DataConfig(sources=named, path=tmp_path, split=SHARES)
     assert same.graph_attr == ["charge", "spin"]
     with pytest.raises(InputError, match=r"key\(s\) graph_attr are not in every graph"):
         prepare_store(same, CUTOFF, None, 0, tmp_path / "store")
