@@ -7,11 +7,13 @@ from typing import Any
 
 import ase.io
 import numpy as np
+import pytest
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.opening import open_source
+from hydragnn_flow.data.store.manifest import LabelStatistics
 
 CUTOFF = 4.0
 HEADS = {"num_headlayers": 1, "dim_headlayers": [12]}
@@ -51,6 +53,16 @@ def two_levels(folder: Path, n: int = 40, **changes: Any) -> DataConfig:
 
 def two_level_store(folder: Path, **changes: Any) -> GraphStore:
     return prepare_store(two_levels(folder, **changes), CUTOFF, None, 0, folder / "two.gs")
+
+
+def same_statistics(left: LabelStatistics, right: LabelStatistics) -> None:
+    """The same, but for the order in which blocks are added up."""
+    assert left.element_energies == pytest.approx(right.element_energies, rel=1e-9, abs=1e-6)
+    assert left.energy_per_atom_std == pytest.approx(right.energy_per_atom_std, rel=1e-6)
+    assert left.forces_rms == pytest.approx(right.forces_rms, rel=1e-9)
+    for name, found in left.targets.items():
+        assert found.mean == pytest.approx(right.targets[name].mean, rel=1e-9, abs=1e-9)
+        assert found.std == pytest.approx(right.targets[name].std, rel=1e-6)
 
 
 def branches(n: int = 2) -> list[dict[str, Any]]:

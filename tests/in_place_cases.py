@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, write_store
-from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.opening import open_source
 
 NAMES = ("one", "two", "three")
 SIZES = {"trainset": 8, "valset": 3, "testset": 3}

@@ -70,7 +70,7 @@ class SourceSection(Section):
 
     @abstractmethod
     def open(self, folder: Path, seed: int) -> Any:
-        """Return the reader, a :class:`hydragnn_flow.data.sources.Source`; no file is opened yet.
+        """Return the reader, a :class:`hydragnn_flow.data.sources.base.Source`; open no file.
 
         Parameters
         ----------

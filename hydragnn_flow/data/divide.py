@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
-
-if TYPE_CHECKING:
-    from hydragnn_flow.data.columns import Column
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +14,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from hydragnn_flow.config.sources import Role
+from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]

@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
-from hydragnn_flow.data.positions import INEXACT, are_resolved, near_origin
-from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
+from hydragnn_flow.data.neighbours import (
+    INEXACT,
+    Neighbours,
+    Truncation,
+    are_resolved,
+    count_truncation,
+    near_origin,
+    neighbour_list,
+    whole,
+)
 from hydragnn_flow.errors import InputError
 
 
@@ -51,7 +58,7 @@ def atoms_to_graph(
     -------
     Data
         ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å (of the atoms inside the cell, as
-        :func:`~hydragnn_flow.data.positions.near_origin` moves them), ``cell`` [3, 3] Å,
+        :func:`~hydragnn_flow.data.neighbours.near_origin` moves them), ``cell`` [3, 3] Å,
         ``pbc`` [3], ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å,
         ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then each target under its name. ``y`` [sum, 1]
         has all targets one after another, as HydraGNN reads them; ``y_loc`` [1, n_targets + 1] has
@@ -70,7 +77,7 @@ def atoms_to_graph(
     # Before the search, which takes minutes for atoms that are thousands of cells away.
     positions, _ = near_origin(positions, cell, pbc)
     if not are_resolved(positions, cutoff):
-        raise _not_resolved(f"structure {graph_id}", positions, cutoff)
+        raise _not_resolved(graph_id, positions, cutoff)
     edges = neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
     if x is None:
         x = _atomic_numbers(atoms, graph_id)
@@ -78,29 +85,81 @@ def atoms_to_graph(
     return assemble_graph(x, positions, cell, edges, graph_id=graph_id, targets=targets)
 
 
-def truncation_of(
-    atoms: ase.Atoms, graph: Data, cutoff: float, max_neighbours: int | None
-) -> Truncation:
-    """Count the neighbours within the cutoff that the graph of a structure leaves out.
+def check_lengths(graph: Data, cutoff: float, origin: str) -> None:
+    """Raise InputError if an edge is longer than ``cutoff``; the message begins with ``origin``."""
+    longest = longest_edge(graph)
+    if longest > cutoff * (1 + INEXACT):
+        raise InputError(
+            f"{origin} has an edge of length {longest:.6g}, but networks see none beyond "
+            f"Architecture.radius = {cutoff:g}; set Architecture.radius to the longest edge "
+            f"of all graphs ({longest:.6g} or more), or remove such edges"
+        )
 
-    Parameters
-    ----------
-    atoms
-        Structure with positions and cell in Å.
-    graph
-        Graph from :func:`atoms_to_graph`, with the same ``cutoff`` and ``max_neighbours``.
-    cutoff, max_neighbours
-        Settings with which the graph's edges were found.
+
+def longest_edge(graph: Data) -> float:
+    """Return the length of the longest edge, in the unit of the positions; 0 without edges."""
+    return float(_lengths(graph).max(initial=0.0))
+
+
+def has_own_edges(graph: Data, cutoff: float, max_neighbours: int | None) -> bool:
+    """Return True if a graph's edges differ from a neighbour list with these settings.
+
+    ``cutoff`` is the maximum length of an edge [Å], ``max_neighbours`` the number of nearest
+    neighbours kept per atom, None for all.
     """
-    receivers = graph.edge_index[1].numpy()
-    kept = np.bincount(receivers, minlength=len(graph.pos))
-    if max_neighbours is None or kept.max(initial=0) < max_neighbours:
-        return whole(kept)
-    positions, cell, pbc = _geometry(atoms, 0)
-    positions, _ = near_origin(positions, cell, pbc)
-    every = neighbour_list(positions, cell, pbc, cutoff)
-    lengths = graph.edge_attr[:, 0].numpy()
-    return count_truncation(receivers, lengths, every.receivers, every.distances, len(kept))
+    found = _neighbours(graph, cutoff, max_neighbours)
+    if found is None:
+        return True
+    ours = _in_order(found.senders, found.receivers, found.distances)
+    senders, receivers = graph.edge_index.numpy()
+    brought = _in_order(senders, receivers, _lengths(graph))
+    return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=INEXACT)
+
+
+def truncation_of(graph: Data, cutoff: float, atoms: ase.Atoms | None = None) -> Truncation:
+    """Count the neighbours within the cutoff [Å] that a graph leaves out.
+
+    They are sought in the structure ``atoms`` that the graph was made from. Without it, edges as
+    long as the cutoff do not count, as rounding decides which of these exist.
+    """
+    kept, lengths = graph.edge_index[1].numpy(), _lengths(graph)
+    if atoms is None:
+        cutoff *= 1 - INEXACT
+        kept, lengths = kept[lengths <= cutoff], lengths[lengths <= cutoff]
+        found = _neighbours(graph, cutoff, None)
+    else:
+        positions, cell, pbc = _geometry(atoms, 0)
+        found = neighbour_list(near_origin(positions, cell, pbc)[0], cell, pbc, cutoff)
+    if found is None:
+        return whole(np.bincount(kept, minlength=len(graph.pos)))
+    return count_truncation(kept, lengths, found.receivers, found.distances, len(graph.pos))
+
+
+def _neighbours(graph: Data, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
+    """Return the neighbour list of a graph; None if its extent makes the search unsafe."""
+    positions, cell = graph.pos.double().numpy(), graph.cell.double().numpy()
+    if not are_resolved(positions, cutoff):
+        return None
+    return neighbour_list(positions, cell, graph.pbc.bool().numpy(), cutoff, max_neighbours)
+
+
+def _lengths(graph: Data) -> NDArray[np.float32]:
+    senders, receivers = graph.edge_index
+    vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
+    lengths: NDArray[np.float32] = torch.linalg.norm(vectors, dim=1).numpy()
+    return lengths
+
+
+def _in_order(
+    senders: NDArray[np.int64], receivers: NDArray[np.int64], lengths: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Return edges as sorted rows of sender, receiver and length, [n_edges, 3].
+
+    Such rows are enough to compare neighbour lists, which have all equally long edges of an atom,
+    or none of them.
+    """
+    order = np.lexsort((lengths, receivers, senders))
+    return np.column_stack([senders, receivers, lengths])[order]
 
 
 def assemble_graph(
@@ -112,7 +171,6 @@ def assemble_graph(
     graph_id: int,
     targets: Mapping[str, NDArray[np.float64]] | None = None,
     edge_attr: NDArray[Any] | None = None,
-    origin: str | None = None,
 ) -> Data:
     """Build a graph from node features, positions and edges that are known already.
 
@@ -133,8 +191,6 @@ def assemble_graph(
         Index of the structure and labels by name, as in :func:`atoms_to_graph`.
     edge_attr
         Edge features, [e, n_edge_features]; by default the lengths.
-    origin
-        Name of the graph in error messages; by default ``structure`` and its ``graph_id``.
 
     Returns
     -------
@@ -151,7 +207,7 @@ def assemble_graph(
     positions, wrapped = near_origin(positions, cell, pbc)
     moved = wrapped[edges.receivers] - wrapped[edges.senders]
     pos, shifts = positions.astype(np.float32), (edges.shifts + moved).astype(np.float32)
-    _check_lengths(pos, shifts, edges, origin or f"structure {graph_id}")
+    _check_precision(pos, shifts, edges, graph_id)
     graph = Data()
     graph.x = torch.from_numpy(x.astype(np.float32))
     graph.pos = torch.from_numpy(pos)
@@ -242,8 +298,8 @@ def _check_distances(edges: Neighbours, graph_id: int) -> None:
     )
 
 
-def _check_lengths(
-    positions: NDArray[np.float32], shifts: NDArray[np.float32], edges: Neighbours, origin: str
+def _check_precision(
+    positions: NDArray[np.float32], shifts: NDArray[np.float32], edges: Neighbours, graph_id: int
 ) -> None:
     longest = float(edges.distances.max(initial=0.0))
     if math.isnan(longest):
@@ -252,14 +308,14 @@ def _check_lengths(
     errors = np.abs(np.linalg.norm(vectors, axis=1) - edges.distances)
     # Coordinates may be beyond float32 altogether, and their differences NaN.
     if not errors.max(initial=0.0) <= INEXACT * longest:
-        raise _not_resolved(origin, positions, longest)
+        raise _not_resolved(graph_id, positions, longest)
 
 
-def _not_resolved(origin: str, positions: NDArray[Any], longest: float) -> InputError:
+def _not_resolved(graph_id: int, positions: NDArray[Any], longest: float) -> InputError:
     extent = float(np.ptp(positions.astype(np.float64), axis=0).max())
     return InputError(
-        f"{origin} is {extent:.3g} long, beside which single precision does not resolve edges of "
-        f"up to {longest:.3g}; cut it into smaller pieces or remove it"
+        f"structure {graph_id} is {extent:.3g} long, beside which single precision does not "
+        f"resolve edges of up to {longest:.3g}; cut it into smaller pieces or remove it"
     )
 
 

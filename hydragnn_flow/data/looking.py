@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch_geometric.data import Data
 
 from hydragnn_flow.config.sources import Level, Role, TargetConfig, good_names, section_class
-from hydragnn_flow.data.graphs import atoms_to_graph
+from hydragnn_flow.data.graphs import atoms_to_graph, longest_edge, truncation_of
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.arrays import shaped
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
-from hydragnn_flow.data.sources.base import ReadyGraph
 from hydragnn_flow.data.sources.csv_tables import rows_of
 from hydragnn_flow.data.sources.file_names import (
     FilesSection,
@@ -75,8 +75,7 @@ def find_source(directory: Path) -> Files:
         if entry.name[0] != "." and (entry.is_file() or _is_store(entry)):
             kinds.setdefault(_kind(entry), []).append(entry)
     skipped = [file.name for file in kinds.pop("", ())]
-    columns = {file: _column(file) for file in kinds.get("csv", ())}
-    tables = {file: column for file, column in columns.items() if column is not None}
+    tables = {file: column for file in kinds.get("csv", ()) if (column := _column(file))}
     if tables and all(is_path for _, is_path in tables.values()):
         # These structures are named by the rows of the tables.
         kinds = {kind: found for kind, found in kinds.items() if not kind.startswith("ase: ")}
@@ -85,9 +84,9 @@ def find_source(directory: Path) -> Files:
             kind in _BY_HAND.values() and _STORE in kinds
         ):
             skipped += [file.name for file in kinds.pop(kind)]
-    if columns and not tables and "csv" in kinds:
+    if "csv" in kinds and not tables:
         raise InputError(
-            f"{next(iter(columns))}: no column names structure files (relative to the table, with "
+            f"{kinds['csv'][0]}: no column names structure files (relative to the table, with "
             "their ending) or holds CIF text in every row; add such a column, with a name in the "
             "first line"
         )
@@ -333,16 +332,10 @@ RADIUS = 5.0
 """Cutoff radius to propose [Å], unless an atom has more than a hundred neighbours within it."""
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True)
+class Finding(Files):
     """Content of a directory, as far as a first configuration needs it."""
 
-    folder: Path
-    """Directory that file names in ``source`` are relative to."""
-    source: dict[str, Any]
-    """Section `data.source` without targets."""
-    used: str
-    """Name of the format in words."""
     sizes: dict[Role, int]
     """Number of structures of each role (``train``, ``val``, …) that has files of its own."""
     looked_at: int
@@ -351,8 +344,6 @@ class Finding:
     atoms: tuple[int, float, int]
     """Minimum, mean and maximum number of atoms of a structure."""
     labels: list[Label]
-    skipped: list[str] = field(default_factory=list)
-    """Names of files that are not used."""
     partial: dict[str, int] = field(default_factory=dict)
     """Number of structures that have a quantity, by its key, for quantities that only some have."""
     radius: float = RADIUS
@@ -406,17 +397,14 @@ def look(directory: Path) -> Finding:
     numbers = [len(one.atoms) for one in structures]
     elements = sorted({z for one in structures for z in one.atoms.numbers.tolist()})
     return Finding(
-        files.folder,
-        files.source,
-        files.used,
-        sizes,
-        len(structures),
-        _symbols(elements),
-        (min(numbers), float(np.mean(numbers)), max(numbers)),
-        labels,
-        files.skipped,
-        partial,
-        _radius(structures),
+        **vars(files),
+        sizes=sizes,
+        looked_at=len(structures),
+        elements=_symbols(elements),
+        atoms=(min(numbers), float(np.mean(numbers)), max(numbers)),
+        labels=labels,
+        partial=partial,
+        radius=_radius(structures),
     )
 
 
@@ -450,33 +438,30 @@ def _look_at_store(files: Files) -> Finding:
     section = HydragnnSource.model_validate(files.source)
     reader = section.open(files.folder, 0)
     sizes: dict[Role, int] = {}
-    records: list[ReadyGraph] = []
+    graphs: list[Data] = []
     for chunk in reader.chunks():  # raises an error for a store without targets
         sizes[chunk.role] = sizes.get(chunk.role, 0) + chunk.stop - chunk.start
         some = islice(reader.read(chunk), _LOOKED_AT)
-        records += [record for record in some if isinstance(record, ReadyGraph)]
+        graphs += [record.graph(math.inf, None) for record in some]
     with GraphStore.open(files.folder / section.file, mode="random") as store:
         manifest = store.manifest
-    longest = max((record.longest_edge for record in records), default=0.0)
+    longest = max(map(longest_edge, graphs), default=0.0)
     # Rounded up: the radius is compared with edges.
     longest = max(math.ceil(1000 * longest) / 1000, manifest.cutoff or 0.0)
     longest = longest or RADIUS
-    cut = any(record.truncation(record.data, longest, None).atoms for record in records)
-    numbers = [len(record.data.pos) for record in records]
+    cut = any(truncation_of(graph, longest).atoms for graph in graphs)
+    numbers = [len(graph.pos) for graph in graphs]
     columns = list(range(len(manifest.node_features)))
     return Finding(
-        files.folder,
-        files.source,
-        files.used,
-        sizes,
-        len(records),
-        _symbols(manifest.elements),
-        (min(numbers), float(np.mean(numbers)), max(numbers)),
-        [
+        **vars(files),
+        sizes=sizes,
+        looked_at=len(graphs),
+        elements=_symbols(manifest.elements),
+        atoms=(min(numbers), float(np.mean(numbers)), max(numbers)),
+        labels=[
             Label(name, name, target.level, target.dim, target.unit)
             for name, target in manifest.targets.items()
         ],
-        files.skipped,
         radius=longest,
         edges_are_cut=cut,
         node_features=[0] if manifest.has_atoms else columns,

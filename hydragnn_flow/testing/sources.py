@@ -31,7 +31,8 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.sources import Role, source_section
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.columns import Column, pack
-from hydragnn_flow.data.sources import Chunk, Record, Source, fingerprint, open_source
+from hydragnn_flow.data.sources.base import Chunk, Record, Source
+from hydragnn_flow.data.sources.opening import fingerprint, open_source
 
 _TARGETS = {"energy": np.zeros(1), "forces": np.zeros((2, 3))}
 

@@ -21,9 +21,8 @@ def finding(folder, *labels, **sizes):
     """What a look at extended XYZ would find."""
     files = {role: f"{role}.xyz" for role in ("train", *sizes)}
     source = {"format": "ase", **files}
-    numbers = {"train": 60, **sizes}
-    atoms = (8, 8.0, 8)
-    return Finding(folder, source, "extxyz", numbers, 60, ["Cu"], atoms, list(labels))  # type: ignore[arg-type]
+    counts = {"sizes": {"train": 60, **sizes}, "looked_at": 60, "atoms": (8, 8.0, 8)}
+    return Finding(folder, source, "extxyz", elements=["Cu"], labels=list(labels), **counts)
 
 
 def made(folder, *labels, **sizes):

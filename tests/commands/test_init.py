@@ -7,7 +7,7 @@ from source_cases import FORMATS, WITHOUT_FORCES, frames, write_extxyz, write_ta
 from hydragnn_flow import GraphStore, load_config
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.reading.inspection import truncated
-from hydragnn_flow.data.sources import open_source
+from hydragnn_flow.data.sources.opening import open_source
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.sources import section_class
+from hydragnn_flow.data.sources.base import Record
+from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 3.0
@@ -41,6 +43,13 @@ def refused(folder: Path, section: dict[str, Any], *words: str) -> None:
     message = str(error.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+def brought(graph: Data, names: list[str], **nodes: Any) -> Record:
+    """The record of a graph that brings edges of its own."""
+    found = graph_of(tensors(graph), "x", names, [], "a.pt: graph 0")
+    assert found.nodes is not None and found.nodes.edges is not None
+    return Record(found.atoms, {}, "a.pt: graph 0", 0, nodes=found.nodes._replace(**nodes))
 
 
 # Files of each format, and the section that reads them.

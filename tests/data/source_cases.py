@@ -18,7 +18,8 @@ from ase.db import connect
 from ase.io import write
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data.sources import Chunk, Labelled, Source, open_source
+from hydragnn_flow.data.sources.base import Chunk, Record, Source
+from hydragnn_flow.data.sources.opening import open_source
 
 UNITS = {"energy": "eV", "forces": "eV/Å"}
 
@@ -217,15 +218,14 @@ def write_case(name: str, folder: Path) -> tuple[DataConfig, dict[str, list[ase.
     return config(folder, **section), inputs
 
 
-def read_all(source: Source, chunks: Sequence[Chunk] | None = None) -> dict[str, list[Labelled]]:
+def read_all(source: Source, chunks: Sequence[Chunk] | None = None) -> dict[str, list[Record]]:
     """The structures of each role."""
-    read: dict[str, list[Labelled]] = {}
+    read: dict[str, list[Record]] = {}
     for chunk in source.chunks() if chunks is None else chunks:
         for structure in source.read(chunk):
-            assert isinstance(structure, Labelled)
             read.setdefault(chunk.role, []).append(structure)
     return read
 
 
-def read_train(path: Path | None, **source: Any) -> list[Labelled]:
+def read_train(path: Path | None, **source: Any) -> list[Record]:
     return read_all(open_source(config(path, **source), seed=0))["train"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_cases import UNITS, config, frames, read_train
 
-from hydragnn_flow.data.sources import fingerprint, open_source
+from hydragnn_flow.data.sources.opening import fingerprint, open_source
 from hydragnn_flow.errors import InputError
 
 

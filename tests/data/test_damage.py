@@ -136,17 +136,6 @@ def test_what_is_no_store(tmp_path):
         GraphStore.open(tmp_path)
 
 
-def test_our_shard_opens_as_a_hydragnn_file(written, store, same):
-    theirs = GraphStore.open(written / "shard-00000.bp")
-    assert theirs.manifest.statistics == store.manifest.statistics
-    # Everything as stored, HydraGNN's packed targets included.
-    assert "y" in theirs["valset"][0]
-    assert all(
-        same(a, b, ignore=("y", "y_loc"))
-        for a, b in zip(theirs["valset"], store["valset"], strict=True)
-    )
-
-
 @pytest.mark.parametrize("text", ['{"a":' * 100_000, "[]", '{"version": 3, "version": 3}'])
 def test_a_manifest_that_is_none_is_said_in_a_sentence(copied, no_adios2, text):
     (copied / "manifest.json").write_text(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data_set_cases import same_statistics
 from in_place_cases import (
     SIZES,
     TARGETS,
@@ -71,16 +72,11 @@ def of_one(folder, section, path, *, in_place=True, cutoff=4.0, most=None):
 
 
 def near(left, right):
-    """The same, but for the order in which blocks are added up."""
     assert left.degree_histogram == right.degree_histogram
     assert left.by_branch.keys() == right.by_branch.keys()
-    for one, other in [(left, right), *((left.by_branch[k], right.by_branch[k]) for k in range(3))]:
-        assert one.element_energies == pytest.approx(other.element_energies, rel=1e-9)
-        assert one.energy_per_atom_std == pytest.approx(other.energy_per_atom_std, rel=1e-6)
-        assert one.forces_rms == pytest.approx(other.forces_rms, rel=1e-9)
-        for name, found in one.targets.items():
-            assert found.mean == pytest.approx(other.targets[name].mean, rel=1e-9, abs=1e-9)
-            assert found.std == pytest.approx(other.targets[name].std, rel=1e-6)
+    same_statistics(left, right)
+    for branch, found in left.by_branch.items():
+        same_statistics(found, right.by_branch[branch])
 
 
 def test_manifest_says_what_that_of_copies_says(there, copies):

@@ -18,10 +18,7 @@ from graph_source_cases import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.config.base import validate
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.sources.raw import LsmsSource
-from hydragnn_flow.errors import InputError
 
 # LSMS
 
@@ -89,7 +86,7 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
     found = source(tmp_path, **section)
     record = next(iter(found.read(found.chunks()[0])))
     expected = np.array(table)
-    assert np.array_equal(record.x, expected[:, [7, 0, 1, 2]])
+    assert np.array_equal(record.nodes.x, expected[:, [7, 0, 1, 2]])
     assert np.array_equal(record.targets["label"], expected[:, :3])
     assert record.targets["free_energy"].tolist() == [header[1]]
     assert np.array_equal(record.atoms.positions, expected[:, 2:5])
@@ -110,22 +107,6 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
 def test_lsms_refuses(tmp_path, text, reason):
     (tmp_path / "a.txt").write_text(text)
     refused(tmp_path, {**LSMS, "train": "a.txt"}, reason, "a.txt")
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"inputs": ["spin"]}, "inputs names 'spin'"),
-        ({"targets": {"spin": "e"}}, "targets names 'spin'"),
-        ({"subtract_protons": "spin"}, "subtract_protons names 'spin'"),
-        ({"graph_features": {"name": ["moment"], "dim": [1], "column_index": [0]}}, "both name"),
-        ({"graph_features": {"name": ["a"], "dim": [1, 1]}}, "one entry"),
-        ({"targets": {"electrons": {"unit": "e", "level": "node"}}}, "leave level out"),
-    ],
-)
-def test_lsms_section_refuses(changes, reason):
-    with pytest.raises(InputError, match=reason):
-        validate(LsmsSource, {**LSMS, **changes}, "run.yaml")
 
 
 # CFG

@@ -9,9 +9,7 @@ from graph_source_cases import graphs, mesh_files, plate, refused, source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.config.base import validate
-from hydragnn_flow.data.sources.mesh import MeshSource, element_edges
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.data.sources.mesh import element_edges
 
 CORNERS = np.array(
     [[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], float
@@ -86,8 +84,10 @@ def test_edges_of_elements_are_never_sought_among_neighbours(tmp_path, monkeypat
     """All within the longest edge of a graded mesh may be more than memory holds."""
     found = source(tmp_path, **mesh_files(tmp_path))
     record = next(record for chunk in found.chunks() for record in found.read(chunk))
-    monkeypatch.delattr("hydragnn_flow.data.neighbours.neighbour_list")
-    assert record.has_own_edges(100.0, None)
+    monkeypatch.delattr("hydragnn_flow.data.graphs.neighbour_list")
+    graph = record.graph(100.0, None)
+    assert record.has_own_edges(graph, 100.0, None)
+    assert record.truncation(graph, 100.0, None).atoms == 0
 
 
 def test_mesh_nodes_and_targets(tmp_path):
@@ -165,8 +165,6 @@ def test_mesh_refuses_tables(tmp_path):
         refused(tmp_path, section, *words)
     table.unlink()
     refused(tmp_path, section, "loads.csv", "cannot be read as a table")
-    with pytest.raises(InputError, match="needs a table"):
-        validate(MeshSource, {**section, "table": None}, "run.yaml")
 
 
 def test_the_library_is_asked_for_when_it_is_needed(tmp_path, monkeypatch):

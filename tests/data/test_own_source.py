@@ -59,18 +59,6 @@ class TestToy(SourceSuite):
         return write_files(tmp_path, 5)
 
 
-@pytest.mark.usefixtures("module")
-def test_it_is_prepared(tmp_path):
-    section = write_files(tmp_path, 10)
-    config = DataConfig.model_validate(
-        {"source": section, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}}
-    )
-    store = prepare_store(config, 3.0, None, 0, tmp_path / "store.gs")
-    assert sum(size.graphs for size in store.manifest.splits.values()) == 10
-    assert store.manifest.targets["energy"].unit == "eV"
-    assert store.manifest.provenance["source"]["format"] == SECTION["format"]
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [

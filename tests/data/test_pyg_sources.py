@@ -21,9 +21,7 @@ from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 
-from hydragnn_flow.config.base import validate
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.sources.pyg import PygSource
 from hydragnn_flow.data.sources.pyg_graphs import load_graphs
 from hydragnn_flow.errors import InputError
 
@@ -172,8 +170,3 @@ def test_pyg_refuses_graphs(tmp_path, changes, reason):
             bad[key] = value
     torch.save([pyg_graph(2), bad], tmp_path / "graphs.pt")
     refused(tmp_path, PYG, "graphs.pt: structure 1", reason)
-
-
-def test_targets_of_arrays_need_a_level():
-    with pytest.raises(InputError, match=r"gap needs a level.*\{unit: 'eV', level: graph\}$"):
-        validate(PygSource, {**PYG, "targets": {"gap": "eV"}}, "run.yaml")

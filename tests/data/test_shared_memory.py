@@ -1,17 +1,24 @@
 """One copy of a split for all processes of a node: made once, shared, and cleaned up."""
 
+from __future__ import annotations
+
+import errno
+import fcntl
 import gc
 import multiprocessing
+import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from node_cases import USER, entries, in_child
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading import graph_store, local_shards, node_cache
@@ -20,6 +27,24 @@ from hydragnn_flow.data.reading.node_cache import directory_of_user, node_entry,
 from hydragnn_flow.data.store.manifest import load_manifest
 from hydragnn_flow.errors import InputError, StoreError
 
+USER = f"hydragnn_flow-{os.getuid()}"
+
+
+def entries(base: Path) -> list[str]:
+    return sorted(path.name for path in (base / USER).glob("*") if path.is_dir())
+
+
+def in_child(what: Callable[[], object]) -> int:
+    """Run something in a fork of this process that ends at once after it; its wait status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            what()
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
 pytestmark = pytest.mark.usefixtures("ram")
 
 
@@ -27,17 +52,6 @@ def opened(under):
     """Names of the files in a directory that this process has open."""
     found = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     return sorted(name for name in found if name.startswith(str(under)))
-
-
-def proportional_bytes(pid, directory):
-    total, inside = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
-        fields = line.split()
-        if "-" in fields[0]:
-            inside = len(fields) > 5 and str(directory) in fields[5]
-        elif inside and fields[0] == "Pss:":
-            total += 1024 * int(fields[1])
-    return total
 
 
 def forked_reader(store):
@@ -55,14 +69,15 @@ def forked_reader(store):
 
 
 def test_processes_share_one_copy(written, ram):
+    """Both map the files of one entry, whose pages the system keeps once."""
     readers = [forked_reader(written) for _ in range(2)]
     assert len({total for _, total in readers}) == 1
     (name,) = entries(ram)
-    size = sum(file.stat().st_size for file in (ram / USER / name).iterdir())
-    pages = sum(4096 for _ in (ram / USER / name).iterdir())
-    shared = sum(proportional_bytes(process.pid, ram) for process, _ in readers)
-    assert size / 2 < shared <= size + pages
+    arrays = {str(file) for file in (ram / USER / name).iterdir()}
     for process, _ in readers:
+        lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
+        shared = {line.split()[-1] for line in lines if line.split()[1] == "r--s"}
+        assert arrays <= shared
         process.kill()
         process.join()
 
@@ -180,7 +195,7 @@ def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):
     theirs = Path(shutil.copytree(written / "shard-00000.bp", tmp_path / "theirs.bp"))
     room(sum(file.stat().st_size for file in theirs.iterdir()), "/")
     for path in (written, theirs):
-        with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
+        with pytest.raises(StoreError, match=r"no room .*larger scratch directory.* without one"):
             GraphStore.open(path, "random", scratch=scratch)
 
 
@@ -290,3 +305,173 @@ def test_staging_verifies(copied, tmp_path):
     with pytest.raises(StoreError, match=r"data\.0 has changed"):
         GraphStore.open(copied, "random", scratch=tmp_path / "scratch")
     assert entries(tmp_path / "scratch") == []
+
+
+USER_OF_AN_ENTRY = """
+import sys
+from pathlib import Path
+from hydragnn_flow.data.reading.node_cache import node_entry
+
+entry = node_entry("data", 1, lambda path: (path / "a").touch(), [Path(sys.argv[1])])
+assert "torch" not in sys.modules
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_last_process_deletes_it_as_it_ends(ram):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", USER_OF_AN_ENTRY, str(ram)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout.readline()
+    for process, left in zip(processes, (["data"], []), strict=True):
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0
+        assert entries(ram) == left
+    assert list((ram / USER).iterdir()) == []
+
+
+def test_killed_while_making_it(ram):
+    def die(path):
+        (path / "half").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    status = in_child(lambda: node_entry("data", 1, die, [ram]))
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    entry = node_entry("data", 1, lambda path: (path / "whole").touch(), [ram])
+    assert [file.name for file in entry.path.iterdir()] == ["whole"]
+    entry.release()
+    assert list((ram / USER).iterdir()) == []
+
+
+def make_three(path):
+    for name in "abc":
+        (path / name).write_text(name)
+
+
+@pytest.mark.parametrize("next_one", ["data", "other"])
+def test_killed_while_deleting_it(ram, next_one):
+    """Half an entry must not count as the whole."""
+
+    def die_at_the_second_file():
+        entry = node_entry("data", 1, make_three, [ram])
+        unlink, done = os.unlink, []
+
+        def unlink_one(*args, **options):
+            if done:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done.append(args)
+            unlink(*args, **options)
+
+        os.unlink = unlink_one
+        entry.release()
+
+    assert os.WTERMSIG(in_child(die_at_the_second_file)) == signal.SIGKILL
+    assert [len(list(path.iterdir())) for path in (ram / USER).iterdir() if path.is_dir()] == [2]
+    entry = node_entry(next_one, 1, make_three, [ram])
+    assert entries(ram) == [next_one]
+    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
+    entry.release()
+    assert list((ram / USER).iterdir()) == []
+
+
+def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, monkeypatch):
+    """It is deleted first, and does not fix where the entry goes."""
+    in_child(lambda: node_entry("data", 1, lambda _: os.kill(os.getpid(), signal.SIGKILL), [ram]))
+    assert entries(ram) == ["data.unfinished"]
+    room = {ram: 0, tmp_path / "scratch": 1 << 30}
+    monkeypatch.setattr(node_cache, "_room", lambda base: room[base.parent])
+    entry = node_entry("data", 1, make_three, list(room))
+    assert entry.path.parent.parent == tmp_path / "scratch"
+    assert list((ram / USER).iterdir()) == []
+    entry.release()
+
+
+def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
+    """Changing a shared lock to an exclusive one lets others in between."""
+    flock, made = fcntl.flock, []
+
+    def interrupted(file, operation):
+        if operation & fcntl.LOCK_EX and not made:
+            made.append(True)
+            flock(file, fcntl.LOCK_UN)
+            with monkeypatch.context() as patch:
+                patch.setattr(fcntl, "flock", flock)
+                in_child(lambda: (node_entry("data", 1, make_three, [ram]), os._exit(0)))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", interrupted)
+    entry = node_entry("data", 1, lambda path: pytest.fail("made twice"), [ram])
+    assert made
+    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
+    entry.release()
+
+
+def test_a_fork_gives_nothing_back(ram):
+    entry = node_entry("data", 1, make_three, [ram])
+    in_child(release_all)
+    assert entries(ram) == ["data"]
+    entry.release()
+    assert entries(ram) == []
+
+
+def test_made_once_though_all_want_it_at_once(ram, tmp_path):
+    """Whoever comes while it is made waits for it."""
+    log = tmp_path / "log"
+
+    def make(path):
+        with log.open("a") as file:
+            file.write("made\n")
+        time.sleep(0.1)
+        (path / "data").write_text("42")
+
+    fork = multiprocessing.get_context("fork")
+    all_have_it = fork.Barrier(6)
+
+    def use():
+        entry = node_entry("data", 1, make, [ram])
+        all_have_it.wait(60)
+        assert (entry.path / "data").read_text() == "42"
+        entry.release()
+
+    processes = [fork.Process(target=use) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
+    assert log.read_text() == "made\n"
+    assert list((ram / USER).iterdir()) == []
+
+
+def test_someone_elses_directory(ram, tmp_path):
+    (ram / USER).mkdir(mode=0o755)
+    with pytest.raises(StoreError, match="open to others"):
+        node_entry("data", 1, lambda path: None, [ram])
+    entry = node_entry("data", 1, lambda path: None, [ram, tmp_path / "scratch"])
+    assert entries(tmp_path / "scratch") == ["data"]
+    entry.release()
+
+
+def test_a_file_system_without_locks(ram, tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def refuse(file, operation):
+        number = file if isinstance(file, int) else file.fileno()
+        if str(Path(f"/proc/self/fd/{number}").readlink()).startswith(str(ram)):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    entry = node_entry("data", 1, make_three, [ram, tmp_path / "scratch"])
+    assert entries(tmp_path / "scratch") == ["data"]
+    entry.release()
+    with pytest.raises(StoreError, match=r"locks \(Function not implemented\); name a scratch"):
+        node_entry("data", 1, make_three, [ram])

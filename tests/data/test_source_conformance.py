@@ -11,7 +11,7 @@ from source_cases import FORMATS, write_section
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config import sources as config
-from hydragnn_flow.data.sources import fingerprint
+from hydragnn_flow.data.sources.opening import fingerprint
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.testing.sources import SourceSuite
 

@@ -1,18 +1,22 @@
-"""Structures as they were written, the known labels of real data, and what is refused."""
+"""Structures as they were written, labels from all their places, real data, and alloys."""
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import source_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
-from source_cases import UNITS, config, read_all
+from source_cases import UNITS, config, frames, read_all, read_train
 
-from hydragnn_flow.data.sources import fingerprint, open_source
+from hydragnn_flow.data.sources.ase_files import count_frames, read_frames
 from hydragnn_flow.data.sources.file_names import find_files, ranges
+from hydragnn_flow.data.sources.opening import fingerprint, open_source
+from hydragnn_flow.errors import InputError
 
 SOURCES = ("emt_alloys", *cases.FORMATS)
 
@@ -139,45 +143,199 @@ def first_and_last(path, **source):
     return counts, read_all(opened, ends)
 
 
-def test_known_labels_of_silicon(shared_data):
-    source = {"format": "json", "train": "Si_training.json", "test": "Si_test.json"}
-    source |= {"targets": UNITS, "group": "group"}
-    found = read_all(open_source(config(shared_data / "mlearn", **source), seed=0))
-    assert (len(found["train"]), len(found["test"])) == (214, 25)
+HEATS = {"heat_all": "eV/atom", "gap": {"unit": "eV", "key": "dir_gap"}}
+REAL: dict[str, tuple[dict[str, Any], dict[str, int], str, dict[str, Any]]] = {
+    "mlearn": (
+        {"format": "json", "train": "Si_training.json", "test": "Si_test.json", "targets": UNITS},
+        {"train": 214, "test": 25},
+        "Si63",
+        {"energy": [-295.49753016]},
+    ),
+    "acac": (
+        {"format": "ase", "train": "train_300K.xyz", "test": "test_MD_300K.xyz", "targets": UNITS},
+        {"train": 500, "test": 650},
+        "C5H8O2",
+        {"energy": [-9391.45554428476], "forces": [1.47339228, 1.13796366, 0.06391102]},
+    ),
+    "perov_5": (
+        {"format": "csv", "train": "val.csv", "test": "test.csv", "targets": HEATS},
+        {"train": 3787, "test": 3785},
+        "CdCuN3",
+        {"heat_all": [2.76], "gap": [0.0]},
+    ),
+}
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_known_labels(shared_data, folder):
+    source, counts, formula, labels = REAL[folder]
+    source |= {"structure": "cif"} if source["format"] == "csv" else {"group": None}
+    found_counts, found = first_and_last(shared_data / folder, **source)
+    assert found_counts == counts
     first = found["train"][0]
-    assert len(first.atoms) == 63
-    assert first.targets["energy"] == pytest.approx([-295.49753016])
-    assert set(first.atoms.symbols) == {"Si"}
-    assert first.atoms.pbc.all()
-    per_atom = [s.targets["energy"][0] / len(s.atoms) for s in found["train"]]
-    assert np.mean(per_atom) == pytest.approx(-5.1, abs=0.1)
-    assert "Vacancy" in {structure.group for structure in found["train"]}
+    assert first.atoms.get_chemical_formula() == formula
+    assert first.atoms.pbc.all() == (folder != "acac")
+    for name, label in labels.items():
+        rows = first.targets[name] if first.targets[name].ndim == 1 else first.targets[name][0]
+        assert rows == pytest.approx(label, abs=1e-8)
+    if folder == "perov_5":
+        assert first.atoms.cell.lengths() == pytest.approx([4.27928426] * 3)
+        assert first.atoms.positions[0, 0] == pytest.approx(0.00159044 * 4.27928426)
+        everything = found["train"] + found["test"]
+        assert {len(structure.atoms) for structure in everything} == {5}
+        assert len({symbol for s in everything for symbol in s.atoms.symbols}) > 50
 
 
-def test_known_labels_of_acetylacetone(shared_data):
-    source = {"format": "ase", "train": "train_300K.xyz", "test": "test_MD_300K.xyz"}
-    counts, found = first_and_last(shared_data / "acac", targets=UNITS, **source)
-    assert counts == {"train": 500, "test": 650}
-    first = found["train"][0]
-    assert first.atoms.get_chemical_formula() == "C5H8O2"
-    assert not first.atoms.pbc.any()
-    assert first.targets["energy"] == pytest.approx([-9391.45554428476], abs=1e-8)
-    assert first.targets["forces"][0] == pytest.approx([1.47339228, 1.13796366, 0.06391102])
-    assert first.atoms.positions[0] == pytest.approx([0.07874433, 1.40230941, 0.08237721])
+def test_labels_from_anywhere_in_ase(tmp_path):
+    """Targets from the comment line and from columns, scalars and vectors."""
+    (tmp_path / "a.xyz").write_text(
+        '3\nProperties=species:S:1:pos:R:3:spin:R:1:q:R:2 gap=0.5 mu="1 2 3" virial="1 2 3 4 5 6 '
+        '7 8 9" pbc="F F F"\nH 0 0 0 0.1 1 2\nH 0 0 1 0.2 3 4\nH 0 0 2 0.3 5 6\n'
+    )
+    units: dict[str, Any] = {"gap": "eV", "mu": "D", "spin": "", "virial": "eV"}
+    units["charge"] = {"unit": "e", "key": "q"}
+    values = config(tmp_path, format="ase", train="a.xyz", targets=units)
+    source = open_source(values, seed=0)
+    (found,) = read_all(source)["train"]
+    assert {name: label.tolist() for name, label in found.targets.items()} == {
+        "gap": [0.5],
+        "mu": [1.0, 2.0, 3.0],
+        "spin": [[0.1], [0.2], [0.3]],
+        "charge": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+        "virial": [1.0, 4.0, 7.0, 2.0, 5.0, 8.0, 3.0, 6.0, 9.0],
+    }
+    of_atoms = {name for name, found in source.found_targets.items() if found.level == "node"}
+    assert of_atoms == {"spin", "charge"}
 
 
-def test_known_labels_of_perovskites(shared_data):
-    units = {"heat_all": "eV/atom", "gap": {"unit": "eV", "key": "dir_gap"}}
-    source = {"format": "csv", "train": "val.csv", "test": "test.csv", "structure": "cif"}
-    counts, found = first_and_last(shared_data / "perov_5", targets=units, **source)
-    assert counts == {"train": 3787, "test": 3785}
-    first = found["train"][0]
-    assert first.atoms.get_chemical_formula() == "CdCuN3"
-    assert first.atoms.cell.lengths() == pytest.approx([4.27928426] * 3)
-    assert first.atoms.positions[0, 0] == pytest.approx(0.00159044 * 4.27928426)
-    assert first.targets["heat_all"].tolist() == [2.76]
-    assert first.targets["gap"].tolist() == [0.0]
-    assert found["test"][0].targets["heat_all"].tolist() == [1.16]
-    everything = found["train"] + found["test"]
-    assert {len(structure.atoms) for structure in everything} == {5}
-    assert len({symbol for s in everything for symbol in s.atoms.symbols}) > 50
+def test_labels_from_a_database(tmp_path):
+    atoms = frames(3)[2]
+    with cases.connect(tmp_path / "a.db") as database:
+        database.write(atoms, gap=0.5, data={"spin": [1.0, 2.0, 3.0], "dos": [1.0, 2.0, 3.0]})
+    units: dict[str, Any] = {"energy": "eV", "gap": "eV", "dos": "1/eV"}
+    units["spin"] = {"unit": "μB", "level": "node"}
+    (found,) = read_train(tmp_path, format="ase", train="a.db", targets=units)
+    assert found.targets["energy"] == pytest.approx([atoms.calc.results["energy"]])
+    assert found.targets["gap"].tolist() == [0.5]
+    assert found.targets["dos"].tolist() == [1.0, 2.0, 3.0]
+    assert found.targets["spin"].tolist() == [[1.0], [2.0], [3.0]]
+
+
+def test_labels_from_json(tmp_path):
+    entry = cases.record(frames(3)[2]) | {"charges": [1, 2, 3], "calc": {"final": {"gap": 0.5}}}
+    entry["outputs"]["stress"] = np.eye(3).tolist()
+    (tmp_path / "a.json").write_text(json.dumps([entry]))
+    units: dict[str, Any] = {
+        "forces": "eV/Å",
+        "gap": {"unit": "eV", "key": "calc.final.gap"},
+        "total": {"unit": "eV", "key": "outputs.energy"},
+        "charges": {"unit": "e", "level": "node"},
+        # of three atoms, so that rows of three look like those of atoms
+        "stress": {"unit": "eV/Å³", "level": "graph"},
+    }
+    (found,) = read_train(tmp_path, format="json", train="a.json", targets=units)
+    assert found.targets["forces"].tolist() == entry["outputs"]["forces"]
+    assert found.targets["gap"].tolist() == [0.5]
+    assert found.targets["total"].tolist() == [entry["outputs"]["energy"]]
+    assert found.targets["charges"].tolist() == [[1.0], [2.0], [3.0]]
+    assert found.targets["stress"].tolist() == [1.0, 0, 0, 0, 1.0, 0, 0, 0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "write_file"), [("vasprun.xml", cases.write_vasprun), ("OUTCAR", cases.write_outcar)]
+)
+def test_all_steps_of_a_vasp_run(tmp_path, name, write_file):
+    steps = [atoms for atoms in frames(9) if len(atoms) == 2]
+    for atoms in steps:
+        atoms.symbols = ["Cu", "Au"]
+    for folder, some in (("run-2", steps[:2]), ("run-10", steps[2:])):
+        (tmp_path / folder).mkdir()
+        write_file(tmp_path / folder / name, some)
+    values = config(tmp_path, format="ase", train=f"run-*/{name}", targets=UNITS)
+    chunks = open_source(values, seed=0).chunks()
+    assert [(chunk.start, chunk.stop, chunk.first) for chunk in chunks] == [(0, 2, 0), (0, 1, 2)]
+    for got, atoms in zip(read_all(open_source(values, 0), chunks)["train"], steps, strict=True):
+        assert got.atoms.get_chemical_symbols() == ["Cu", "Au"]
+        assert got.atoms.positions == pytest.approx(atoms.positions)
+        assert got.targets["energy"] == pytest.approx([atoms.calc.results["energy"]])
+        assert got.targets["forces"] == pytest.approx(atoms.calc.results["forces"])
+
+
+def test_extxyz_with_cells_below_the_atoms_and_empty_lines_at_the_end(tmp_path):
+    frame = "1\ncopper\nCu 0 0 0\nVEC1 4 0 0\nVEC2 0 4 0\nVEC3 0 0 4\n"
+    file = tmp_path / "a.xyz"
+    file.write_text(frame * 3 + "\n \n")
+    assert count_frames(file) == 3
+    found = list(read_frames(file, 1, 3))
+    assert [atoms.cell.lengths().tolist() for atoms in found] == [[4.0] * 3] * 2
+
+
+def test_a_name_that_ase_would_take_for_an_index(tmp_path):
+    cases.write_case("traj", tmp_path)
+    (tmp_path / "part-9.traj").rename(tmp_path / "chunk@1.traj")
+    found = read_train(tmp_path, format="ase", train="chunk@1.traj", targets=UNITS)
+    assert len(found) == 4
+
+
+def test_a_cif_of_an_asymmetric_unit_is_completed(tmp_path):
+    sites = "Na 0.0 0.0 0.0 1.0\nCl 0.5 0.5 0.5 1.0\n"
+    text = (
+        "data_salt\n_cell_length_a 5.6\n_cell_length_b 5.6\n_cell_length_c 5.6\n_cell_angle_alpha "
+        "90\n_cell_angle_beta 90\n_cell_angle_gamma 90\n_space_group_IT_number 225\nloop_\n"
+        "_atom_site_type_symbol\n_atom_site_fract_x\n_atom_site_fract_y\n_atom_site_fract_z\n"
+        f"_atom_site_occupancy\n{sites}"
+    )
+    cases.write_table(tmp_path / "a.csv", ["cif", "gap"], [[text, 8.5]])
+    section = {"format": "csv", "structure": "cif", "targets": {"gap": "eV"}}
+    (found,) = read_train(tmp_path, train="a.csv", **section)
+    assert found.atoms.get_chemical_formula() == "Cl4Na4"
+
+
+def test_a_molecule_and_fractional_coordinates_from_json(tmp_path):
+    atoms = frames(3)[2]
+    crystal_dict = cases.structure_dict(atoms)
+    for site in crystal_dict["sites"]:
+        del site["xyz"]
+    molecule = {"sites": cases.structure_dict(atoms)["sites"]}
+    slab = cases.structure_dict(atoms)
+    slab["lattice"]["pbc"] = [True, True, False]
+    entries = [{"structure": one, "gap": 1} for one in (crystal_dict, molecule, slab)]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    found = read_train(tmp_path, format="json", train="a.json", targets={"gap": "eV"})
+    periodic = [one.atoms.pbc.tolist() for one in found]
+    assert periodic == [[True] * 3, [False] * 3, [True, True, False]]
+    for one in found:
+        assert one.atoms.positions == pytest.approx(atoms.positions)
+
+
+ELEMENTS = ("Cu", "Ni", "Pd", "Ag", "Pt", "Au")
+
+
+def alloys(seed=0, **changes):
+    return read_all(open_source(config(format="emt_alloys", **changes), seed))["train"]
+
+
+def test_generated_structures_follow_the_seed():
+    five, three = alloys(structures=5), alloys(structures=3)
+    other = alloys(1, structures=3)
+    for one, two in zip(five, three, strict=False):
+        assert one.atoms == two.atoms
+        assert one.targets["energy"] == two.targets["energy"]
+    assert not any(a.atoms == b.atoms for a, b in zip(five, other, strict=False))
+
+
+def test_generated_structures_are_as_asked():
+    train = alloys(structures=40, atoms=(12, 48))
+    sizes = {len(structure.atoms) for structure in train}
+    assert sizes <= {12, 16, 24, 32, 36, 48}
+    assert len(sizes) >= 4
+    species = [set(structure.atoms.symbols) for structure in train]
+    assert set.union(*species) == set(ELEMENTS)
+    assert min(map(len, species)) <= 2
+    assert max(map(len, species)) >= 5
+    assert set(alloys(structures=3, elements=["Al"])[0].atoms.symbols) == {"Al"}
+    with pytest.raises(InputError, match=r"data\.source\.atoms"):
+        alloys(structures=3, atoms=(9, 11))  # of which no supercell has as many
+    for structure in train[:10]:  # strained and rattled
+        assert np.abs(structure.targets["forces"]).max() > 0.01
+        assert 0.01 < np.abs(structure.atoms.cell.angles() - 90).max() < 15

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from hydragnn_flow.data.truncation import Truncation
+from hydragnn_flow.data.neighbours import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, lively, network

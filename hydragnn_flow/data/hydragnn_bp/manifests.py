@@ -19,7 +19,7 @@ from hydragnn_flow.data.sources.opening import check_alike, describe
 from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.describe import Content, Description, find_targets, make_manifest
-from hydragnn_flow.data.store.integrity import describe_foreign_files
+from hydragnn_flow.data.store.integrity import describe_files
 from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
 from hydragnn_flow.data.store.manifest import Key, Manifest, Part, Shard, SplitSize, Target
 from hydragnn_flow.data.store.statistics import Accumulator
@@ -411,7 +411,7 @@ def _shard(
         runs = {name: [(constants[BRANCH], shard.splits[name].graphs)] for name in splits}
     return Shard(
         path=str(place),
-        files=shard.files or describe_foreign_files(place),
+        files=shard.files or describe_files(place, in_place=True),
         splits={name: shard.splits[name] for name in splits},
         branch_runs=runs,
         names={key: name for key, name in sorted(renamed.items()) if key != name},

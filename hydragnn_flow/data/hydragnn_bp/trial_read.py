@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -56,11 +56,7 @@ def trial_read(path: Path) -> None:
             f"{file} is missing or empty: {path} is no HydraGNN .bp or damaged; restore it from a "
             "copy or write it again"
         )
-    answer = _ask_child(path, _IDLE_SECONDS)
-    if "fault" in answer:
-        place, what = answer["fault"]
-        name = f"{_data_name(path)} (or md.0)" if place == "data" else place
-        raise damaged(path / name, what)
+    _ask_child(path, _IDLE_SECONDS)
 
 
 def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
@@ -76,10 +72,7 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     """
     for first in range(0, len(shards), 1000):  # limits the length of the command line
         paths = (store / shard for shard in shards[first : first + 1000])
-        answer = _ask_child(store, _IDLE_SECONDS, *paths)
-        if "fault" in answer:
-            place, what = answer["fault"]
-            raise damaged(Path(answer["file"]) / place, what)
+        _ask_child(store, _IDLE_SECONDS, *paths)
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
@@ -94,10 +87,11 @@ def _data_name(path: Path) -> str:
     return "data.*" if (path / "data.1").exists() else "data.0"
 
 
-def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
-    """Run the child process on the file ``path``, or on ``shards``, and return its answer.
+def _ask_child(path: Path, idle: float, *shards: Path) -> None:
+    """Run the child process on the file ``path``, or on ``shards``.
 
-    ``idle`` is the time without progress after which the child is killed [s].
+    ``idle`` is the time without progress after which the child is killed [s]. StoreError is raised
+    for damage that the child finds, and if it crashes, hangs or fails.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -122,8 +116,11 @@ def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
                 "damaged; restore the files from a copy or write them again"
             )
         output.seek(0)
-        answer: dict[str, Any] = json.load(output)
-        return answer
+        answer = json.load(output)
+    if "fault" in answer:
+        place, what = answer["fault"]
+        name = f"{_data_name(path)} (or md.0)" if place == "data" else place
+        raise damaged(Path(answer["file"]) / name, what)
 
 
 def _last_line(text: bytes) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
+from hydragnn_flow.data.neighbours import Truncation
 from hydragnn_flow.data.preparing.tasks import (
-    ATOM_UNITS,
     RECORD,
     SPLITS,
     Preparation,
@@ -29,16 +29,15 @@ from hydragnn_flow.data.preparing.tasks import (
     split_file,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
-from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
+from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
-from hydragnn_flow.data.sources.opening import check_alike, describe
+from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
 from hydragnn_flow.data.store.statistics import Accumulator
-from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.files import write_json
@@ -49,33 +48,32 @@ _GRAPHS_PER_TASK = 1000
 _FEW_BYTES = 16 << 20
 
 
+Records = list[dict[str, Any]]
+"""Records of tasks; the first has ``targets``, ``units``, ``node_features`` and ``encoded``."""
+
+
 def use_in_place(
-    preparation: Preparation, config: DataConfig, provenance: Mapping[str, Any]
-) -> tuple[Content, Description]:
+    preparation: Preparation, config: DataConfig
+) -> tuple[Content, Records, dict[str, Any]]:
     """Check the files that a store uses in place, and compute all that its manifest needs.
 
     Parameters
     ----------
     preparation
-        Preparation that runs the tasks; this process runs them if the files have up to 16 MiB.
+        Preparation that runs the tasks.
     config
         Configuration whose files are used in place.
-    provenance
-        Settings and inputs that determine the content of the store.
 
     Returns
     -------
     tuple
-        Shards with their keys and statistics, and the store's other properties.
+        Shards with their keys and statistics, the records of the tasks, and numbers of graphs.
 
     Raises
     ------
     InputError
         If networks cannot read a file as it is; the message names file and graph.
     """
-    if provenance["inputs"]["bytes"] <= _FEW_BYTES:
-        preparation = replace(preparation, workers=None)
-    settings = preparation.settings
     data_sets = config.data_sets
     files = [cast(HydragnnSource, one.source).file for one in data_sets]
     looks = [{"what": file, "size": 1, "data_set": n} for n, file in enumerate(files)]
@@ -83,7 +81,7 @@ def use_in_place(
     names = [one.name or "source" for one in data_sets]
     parts = alike(list(zip(names, found, strict=True)))
     missing = [key for key in ("pe", "rel_pe") if key not in parts[0].keys]
-    if settings["encodings"] and missing:
+    if preparation.settings["encodings"] and missing:
         raise InputError(
             f"data.in_place: the network reads encodings, and the graphs of the files have no "
             f"{missing[0]}, which a copy gets; leave in_place out, or add them to the files"
@@ -113,22 +111,8 @@ def use_in_place(
         for part, gathered in zip(parts, statistics, strict=True)
     ]
     sizes_of = {name: sum(part.splits[name].graphs for part in parts) for name in parts[0].splits}
-    units = ATOM_UNITS if "atomic_number" in parts[0].node_features else {}
-    description = Description(
-        targets=parts[0].targets,
-        units={key: unit for key, unit in units.items() if key in parts[0].keys},
-        cutoff=settings["cutoff"],
-        max_neighbours=settings["max_neighbours"],
-        truncation=sum((record["truncation"] for record in records), Truncation()),
-        node_features=parts[0].node_features,
-        branch_names=config.branch_names,
-        provenance={
-            **provenance,
-            "division": {"graphs": sizes_of, "left_out": {}, "duplicates": {}},
-            "own_edges": any(record["own_edges"] for record in records),
-        },
-    )
-    return join_contents(contents), description
+    division = {"graphs": sizes_of, "left_out": {}, "duplicates": {}}
+    return join_contents(contents), records, division
 
 
 T = TypeVar("T")
@@ -136,7 +120,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 5
+_RECORDS = 6
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -224,7 +208,9 @@ def prepare_store(
         staging = tasks / "store"
         staging.mkdir(exist_ok=True)
         if config.in_place:
-            content, described = use_in_place(preparation, config, provenance)
+            if provenance["inputs"]["bytes"] <= _FEW_BYTES:
+                preparation = replace(preparation, workers=None)
+            content, records, division = use_in_place(preparation, config)
         else:
             chunks = open_source(config, seed).chunks()
             if _size(chunks) <= _FEW:
@@ -233,25 +219,28 @@ def prepare_store(
             _check_alike(records)
             division = _divide(config, units, records, seed)
             content = _write(preparation, units, records)
-            described = Description(
-                targets=records[0]["targets"],
-                units=records[0]["units"],
-                cutoff=cutoff,
-                max_neighbours=max_neighbours,
-                truncation=sum((r["truncation"] for r in records), Truncation()),
-                node_features=records[0]["node_features"],
-                branch_names=config.branch_names,
-                provenance={
-                    **provenance,
-                    "division": division,
-                    "own_edges": any(record["own_edges"] for record in records),
-                    **_computed_inputs(config, records[0]["encoded"], encodings),
-                },
-            )
             for shard in content.shards:
                 if not (staging / shard.path).exists():  # moved before this process began
                     folder = tasks / shard.path.split(".")[0]
                     (folder / shard.path).rename(staging / shard.path)
+        first = records[0]
+        described = Description(
+            targets=first["targets"],
+            units={key: unit for key, unit in first["units"].items() if key in content.keys},
+            cutoff=cutoff,
+            max_neighbours=max_neighbours,
+            truncation=sum((record["truncation"] for record in records), Truncation()),
+            node_features=first["node_features"],
+            branch_names=config.branch_names,
+            provenance={
+                **provenance,
+                "division": division,
+                "own_edges": any(record["own_edges"] for record in records),
+                # New structures to predict need the same inputs.
+                **({ENCODINGS: encodings} if first["encoded"] else {}),
+                **({GRAPH_ATTR: config.graph_attr} if config.graph_attr else {}),
+            },
+        )
         commit_store(staging, path, content, described, config.dtypes)
         shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path, mode="random")
@@ -261,8 +250,12 @@ def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
     """Return all settings that determine a store's content, and a hash of its source files."""
+    if config.source is not None:
+        source: dict[str, Any] = {"source": config.source.model_dump(mode="json")}
+    else:
+        source = {"sources": [one.to_dict() for one in config.sources or ()]}
     return {
-        **_sources(config),
+        **source,
         "split": config.split.model_dump(mode="json"),
         "dtypes": config.dtypes,
         "seed": seed,
@@ -273,30 +266,10 @@ def _provenance(
     }
 
 
-def _sources(config: DataConfig) -> dict[str, Any]:
-    if config.source is not None:
-        return {"source": config.source.model_dump(mode="json")}
-    return {"sources": [one.to_dict() for one in config.sources or ()]}
-
-
-def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[str, Any]:
-    """Return the settings of computed inputs, which new structures to predict need as well.
-
-    ``encoded`` is True if encodings were computed for the graphs.
-    """
-    computed: dict[str, Any] = {}
-    if encoded:
-        computed[ENCODINGS] = encodings
-    if config.graph_attr:
-        computed[GRAPH_ATTR] = config.graph_attr
-    return computed
-
-
 def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphStore:
     store = GraphStore.open(path, mode="random")
-    # Older manifests do not have the key.
-    found = {"in_place": False, **store.manifest.provenance}
-    differing = [k for k, value in provenance.items() if _given(found.get(k)) != _given(value)]
+    found = store.manifest.provenance
+    differing = [key for key, value in provenance.items() if found.get(key) != value]
     computed = found.get(ENCODINGS, encodings)
     if encodings and ("pe" not in store.manifest.keys or computed != encodings):
         differing.append("Architecture.pe_dim")
@@ -309,15 +282,6 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
     if store.manifest.bytes <= 8 << 30:
         verify_payload(store)
     return store
-
-
-def _given(value: Any) -> Any:
-    """Return nested mappings without keys whose value is None: earlier releases had fewer keys."""
-    if isinstance(value, list):
-        return [_given(inner) for inner in value]
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _given(inner) for key, inner in value.items() if inner is not None}
 
 
 @contextmanager

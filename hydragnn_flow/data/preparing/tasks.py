@@ -29,22 +29,27 @@ from torch_geometric.data import Data
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import pack
 from hydragnn_flow.data.divide import compositions, graph_hashes
-from hydragnn_flow.data.graphs import add_encodings
-from hydragnn_flow.data.positions import are_resolved
+from hydragnn_flow.data.graphs import (
+    add_encodings,
+    check_lengths,
+    has_own_edges,
+    truncation_of,
+)
+from hydragnn_flow.data.neighbours import Truncation, are_resolved
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
-from hydragnn_flow.data.sources import Chunk, ReadyGraph, open_source
 from hydragnn_flow.data.sources.arrays import check_size
+from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.pyg_graphs import box
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
-from hydragnn_flow.data.store.manifest import Manifest
+from hydragnn_flow.data.store.manifest import Manifest, Target
 from hydragnn_flow.data.store.statistics import Accumulator
-from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
@@ -93,8 +98,7 @@ def look(request: Mapping[str, Any], directory: Path) -> Manifest:
 def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``measure``: check a range of graphs in place, and compute their statistics.
 
-    The result has ``statistics``, ``own_edges`` (True if edges differ from a neighbour list) and
-    ``truncation``. ``directory`` lies in the directory of the preparation.
+    ``directory`` lies in the directory of the preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
@@ -108,17 +112,27 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
             columns = pack(graphs, where, manifest.keys)
             statistics.update(columns, train=split == TRAIN)
-            for index, graph, origin in zip(range(first, last), graphs, where, strict=True):
-                ready = _ready(graph, manifest, index, origin, within[0])
-                ready.graph(*within)
-                own_edges = own_edges or ready.has_own_edges(*within)
-                truncation += ready.truncation(graph, *within)
+            for graph, origin in zip(graphs, where, strict=True):
+                _check(graph, manifest, origin, within[0])
+                own_edges = own_edges or has_own_edges(graph, *within)
+                truncation += truncation_of(graph, within[0])
             refuse_cut_lists(request, truncation, own_edges)
-    return {"statistics": statistics, "own_edges": own_edges, "truncation": truncation}
+    return {
+        "statistics": statistics,
+        "own_edges": own_edges,
+        "truncation": truncation,
+        "encoded": False,
+        **_described(manifest.targets, manifest.node_features),
+    }
 
 
-def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: float) -> ReadyGraph:
-    """Return a graph as a record, after the checks of labels and geometry that a copy gets."""
+def _described(targets: Mapping[str, Target], node_features: Sequence[str]) -> dict[str, Any]:
+    units = ATOM_UNITS if "atomic_number" in node_features else {}
+    return {"targets": dict(targets), "node_features": list(node_features), "units": units}
+
+
+def _check(graph: Data, manifest: Manifest, origin: str, cutoff: float) -> None:
+    """Check labels and geometry of a graph in place as those of a copy are checked."""
     arrays = {key: graph[key].numpy() for key in ("cell", "pbc")}
     cell, _ = box(arrays, origin)
     if not np.array_equal(cell, arrays["cell"]):
@@ -133,7 +147,7 @@ def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: flo
         )
     for name in manifest.targets:
         check_size(name, graph[name].numpy(), origin)
-    return ReadyGraph(graph, origin, index)
+    check_lengths(graph, cutoff, origin)
 
 
 Progress = Callable[[str, int, int], None]
@@ -267,8 +281,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         for chunk in request["chunks"]:
             for record in source.read(Chunk(**chunk)):
                 graph = record.graph(*within)
-                if isinstance(record, ReadyGraph) and not own_edges:
-                    own_edges = record.has_own_edges(*within)
+                own_edges = own_edges or record.has_own_edges(graph, *within)
                 truncation += record.truncation(graph, *within)
                 if k := request["encodings"]:
                     encoded = _encoded(graph, k, encoded, record.origin)
@@ -292,9 +305,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "group": groups,
         "data_set": data_sets,
         "what": request["what"],
-        "units": ATOM_UNITS if "atomic_number" in source.node_features else {},
-        "targets": dict(source.found_targets),
-        "node_features": list(source.node_features),
+        **_described(source.found_targets, source.node_features),
         "hash": hashes,
         "composition": formulas or [""] * len(hashes),
         "own_edges": own_edges,

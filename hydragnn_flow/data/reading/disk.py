@@ -26,10 +26,12 @@ class DiskReader:
 
     def __init__(self, index: SplitIndex) -> None:
         self._index = index
+        # Keys of whole graphs, such as an energy or a cell.
         self._kept = {
             key: np.empty((len(index), index.rows(key).each, *described.shape), described.dtype)
             for key, described in index.keys.items()
-            if _belongs_to_graphs(index, key)
+            if index.rows(key).pointer is None
+            and described.dim == 0
             and len(index) * index.rows(key).each * index.row_bytes(key) <= 64 << 20
         }
         self._visited = np.zeros(len(index.block_bounds) - 1, dtype=np.bool_)
@@ -150,11 +152,6 @@ class DiskReader:
         rows = self._index.rows(key)
         starts = rows.starts(np.append(graphs, graphs[-1] + 1))
         self._fill(key, self._runs(graphs), out, starts - starts[0])
-
-
-def _belongs_to_graphs(index: SplitIndex, key: str) -> bool:
-    """Return True if all graphs have equally many rows of a key, such as an energy or a cell."""
-    return index.rows(key).pointer is None and index.keys[key].dim == 0
 
 
 @dataclass(frozen=True)

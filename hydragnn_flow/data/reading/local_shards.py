@@ -89,8 +89,7 @@ def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
     # Files that were sent already occupy their space.
     was_sent = (folder / _mark(name)).exists()
     size = 0 if was_sent else sum(file.stat().st_size for file in files)
-    remedy = "name a larger scratch directory or leave it out"
-    return node_entry(_entry(name), size, copy, [scratch], remedy)
+    return node_entry(_entry(name), size, copy, [scratch])
 
 
 def _take(folder: Path, name: str, manifest: Manifest, directory: Path) -> bool:

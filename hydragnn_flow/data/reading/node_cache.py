@@ -24,6 +24,10 @@ from hydragnn_flow.files import same_file
 from hydragnn_flow.locks import take, take_shared
 
 _RAM = Path("/dev/shm")
+_REMEDY = (
+    "free some room, name a larger scratch directory, or read the store with mode 'stream' or "
+    "'random' and without one"
+)
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
@@ -62,7 +66,6 @@ def node_entry(
     size: int,
     make: Callable[[Path], None],
     directories: Sequence[Path],
-    remedy: str = "free some room or name another scratch directory",
 ) -> NodeEntry:
     """Return an entry of the node's cache, made by this process unless the node already has it.
 
@@ -76,8 +79,6 @@ def node_entry(
         Function that fills the given directory, while other processes that want the entry wait.
     directories
         Base directories: the first that has the entry or room for it is used.
-    remedy
-        Advice in the error message if no directory has room.
 
     Raises
     ------
@@ -88,10 +89,10 @@ def node_entry(
     for base in bases:
         _sweep(base, keep=name)
     while True:
-        path = _place(bases, name, size, remedy)
+        path = _place(bases, name, size)
         lock = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if _held_or_made(lock, path, make, remedy):
+            if _held_or_made(lock, path, make):
                 return NodeEntry(path, lock)
         except BaseException:
             os.close(lock)
@@ -100,7 +101,7 @@ def node_entry(
         time.sleep(random.uniform(0.001, 0.02))
 
 
-def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
+def _held_or_made(lock: int, path: Path, make: Callable[[Path], None]) -> bool:
     """Take a shared lock on the entry ``path``, after making the entry if need be.
 
     ``lock`` is the descriptor of its lock file. Return False if another process interfered: the
@@ -114,7 +115,7 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: s
         if not take(lock):
             return False
         if same_file(lock, _lock_file(path)) and not path.is_dir():
-            _make(path, make, remedy)
+            _make(path, make)
         take_shared(lock)
     return same_file(lock, _lock_file(path)) and path.is_dir()
 
@@ -157,7 +158,7 @@ def _left(group: Path) -> float:
     return float(limit) - used + int(numbers["inactive_file"]) if limit != "max" else float("inf")
 
 
-def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
+def _place(bases: Sequence[Path], name: str, size: int) -> Path:
     """Return the path of an entry: where it exists or is being made, or in a base with room."""
     for base in bases:
         path = base / name
@@ -169,7 +170,7 @@ def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
     places = " and ".join(str(base.parent) for base in bases)
     raise StoreError(
         f"{places}: no room for the {size / 2**30:.1f} GiB of graphs that the processes of this "
-        f"node would share; {remedy}"
+        f"node would share; {_REMEDY}"
     )
 
 
@@ -179,7 +180,7 @@ def _room(base: Path) -> float:
     return min(free, free_memory()) if base.parent == _RAM else free
 
 
-def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
+def _make(path: Path, make: Callable[[Path], None]) -> None:
     unfinished = unfinished_of(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -191,7 +192,7 @@ def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise StoreError(
             f"{path.parent} cannot take the graphs that the processes of this node would share "
-            f"({error.strerror}); {remedy}"
+            f"({error.strerror}); {_REMEDY}"
         ) from error
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

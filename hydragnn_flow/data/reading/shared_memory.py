@@ -16,11 +16,6 @@ from hydragnn_flow.data.reading.index import GraphRows, SplitIndex, join_lines, 
 from hydragnn_flow.data.reading.node_cache import node_entry, shared_memory
 from hydragnn_flow.data.store.manifest import Key
 
-_REMEDY = (
-    "free some room, name another scratch directory, or read the store with mode 'stream' or "
-    "'random'"
-)
-
 
 class MemoryReader:
     """Reader of a split whose arrays are in memory, possibly shared between processes.
@@ -126,7 +121,7 @@ def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> 
                         disk.read_into(key, first, last, block)
                         file.write(begin, block)
 
-        entry = node_entry(f"{identity}-{index.split}", size, fill, directories, _REMEDY)
+        entry = node_entry(f"{identity}-{index.split}", size, fill, directories)
     finally:
         disk.close()
     try:

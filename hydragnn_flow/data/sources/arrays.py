@@ -183,16 +183,14 @@ def network_keys(
     for key in (BRANCH, "graph_attr", "pe", "rel_pe"):
         if key not in arrays or key in labels:
             continue
-        if key == "pe":
-            found[key] = named_rows(arrays, key, n_nodes, origin).astype(np.float32)
-            continue
-        if key == "rel_pe":
-            if n_edges is None:
+        if key in ("pe", "rel_pe"):
+            rows = n_nodes if key == "pe" else n_edges
+            if rows is None:
                 raise InputError(
                     f"{origin} has encodings of edges, rel_pe, but no edge_index to say of which; "
                     "add the edges or leave rel_pe out"
                 )
-            found[key] = named_rows(arrays, key, n_edges, origin).astype(np.float32)
+            found[key] = named_rows(arrays, key, rows, origin).astype(np.float32)
             continue
         values = named(arrays, key, origin)
         if key == BRANCH and (values.size != 1 or values.item() < 0 or values.item() % 1):

@@ -85,9 +85,6 @@ def _frames(file: Path) -> Iterator[bytes]:
             )
 
 
-if TYPE_CHECKING:
-    import ase
-
 _OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
 """Results of calculations that belong to atoms; the others belong to the structure."""
 _MARKS = {

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Role
-from hydragnn_flow.data.positions import INEXACT, are_resolved
+from hydragnn_flow.data.neighbours import Neighbours, Truncation, whole
 from hydragnn_flow.data.sources.arrays import add_keys
 from hydragnn_flow.data.store.manifest import Target
-from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
-    import torch
     from torch_geometric.data import Data
-
-    from hydragnn_flow.data.neighbours import Neighbours
 
 
 @dataclass(frozen=True)
@@ -42,12 +38,30 @@ class Chunk:
     """Index of the data set among ``data.sources``."""
 
 
+class Nodes(NamedTuple):
+    """Node features of a structure, instead of atomic numbers, and perhaps its own edges."""
+
+    x: NDArray[np.float64]
+    """Node features [n_nodes, n_features]."""
+    names: Sequence[str]
+    """Names of the columns of ``x``."""
+    edges: Neighbours | None = None
+    """Edges of the graph; None to find edges within the cutoff."""
+    edge_attr: NDArray[np.float64] | None = None
+    """Edge features [n_edges, n_edge_features]; by default the lengths."""
+    keys: Mapping[str, NDArray[Any]] = {}
+    """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
+    of_topology: bool = False
+    """True if edges come from Voronoi cells or finite elements, not from distances. Such edges
+    differ in length, and a node may have very many others within the length of the longest."""
+
+
 @dataclass(frozen=True)
-class Labelled:
-    """Structure with its checked labels."""
+class Record:
+    """Structure with its checked labels, and with node features and edges if it brings its own."""
 
     atoms: ase.Atoms
-    """Positions and cell in Å; without a calculator."""
+    """Positions and cell in Å; without a calculator. Elements, unless there are ``nodes``."""
     targets: dict[str, NDArray[np.float64]]
     """Labels by target: [d] for the whole structure, [n_atoms, d] for atoms."""
     origin: str
@@ -56,145 +70,73 @@ class Labelled:
     """Position among all structures of its role: the graph's ``graph_id``."""
     group: str | None = None
     """Group of the structure, if the source names groups."""
-    x: NDArray[np.float64] | None = None
-    """Node features [n_atoms, n_features] instead of atomic numbers; with them, the elements of
-    ``atoms`` are ignored."""
+    nodes: Nodes | None = None
+    """Node features and edges, if nodes are more than chemical elements."""
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
+    """Further arrays of the graph by key, before those of ``nodes``."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """Build the structure's graph, with edges up to the length ``cutoff`` [Å].
+        """Build the structure's graph: with its own edges, or those up to the length ``cutoff``.
 
         Each atom has edges from its ``max_neighbours`` nearest neighbours; None for all neighbours.
+        Own edges are all kept.
 
         Raises
         ------
         InputError
-            If the structure cannot be a graph; the message names file and structure.
+            If the structure cannot be a graph, or brings an edge longer than ``cutoff``, which
+            networks would silently ignore; the message names file and structure.
         """
-        from hydragnn_flow.data.graphs import atoms_to_graph
+        from hydragnn_flow.data.graphs import assemble_graph, atoms_to_graph, check_lengths
 
+        nodes, atoms = self.nodes, self.atoms
         try:
-            graph = atoms_to_graph(
-                self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
-            )
+            if nodes is None or nodes.edges is None:
+                x = None if nodes is None else nodes.x
+                graph = atoms_to_graph(atoms, cutoff, max_neighbours, self.index, self.targets, x)
+            else:
+                graph = assemble_graph(
+                    nodes.x,
+                    atoms.positions,
+                    np.where(atoms.pbc[:, None], atoms.cell.array, 0.0),
+                    nodes.edges,
+                    graph_id=self.index,
+                    targets=self.targets,
+                    edge_attr=nodes.edge_attr,
+                )
+                check_lengths(graph, cutoff, f"structure {self.index}")
         except InputError as error:
             # The error has the number in the whole input; users know the number in the file.
             said = str(error).removeprefix(f"structure {self.index} ")
             raise InputError(f"{self.origin} {said}") from None
-        return add_keys(graph, self.keys)
+        own = {} if nodes is None else nodes.keys
+        return add_keys(graph, {**own, **self.keys})
+
+    def has_own_edges(self, graph: Data, cutoff: float, max_neighbours: int | None) -> bool:
+        """Return True if the edges of :meth:`graph` differ from a neighbour list.
+
+        ``cutoff`` and ``max_neighbours`` are the settings of the list, as in :meth:`graph`.
+        """
+        from hydragnn_flow.data.graphs import has_own_edges
+
+        if self.nodes is None or self.nodes.edges is None:
+            return False
+        return self.nodes.of_topology or has_own_edges(graph, cutoff, max_neighbours)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Return counts of the neighbours within the cutoff that :meth:`graph` left out."""
-        from hydragnn_flow.data.graphs import truncation_of
-
-        return truncation_of(self.atoms, graph, cutoff, max_neighbours)
-
-
-@dataclass(frozen=True)
-class ReadyGraph:
-    """Checked graph that a source provides complete, with its own edges."""
-
-    data: Data
-    """Graph in the layout of :func:`atoms_to_graph`, with targets and ``graph_id``."""
-    origin: str
-    """File and position in it, for messages."""
-    index: int
-    """Position among all graphs of its role, the same as ``graph_id``."""
-    group: str | None = None
-    """Group of the graph, if the source names groups."""
-    of_topology: bool = False
-    """True if edges come from Voronoi cells or finite elements. Such edges differ in length, and a
-    node may have very many others within the length of the longest."""
-
-    @property
-    def longest_edge(self) -> float:
-        """Length of the longest edge, in the unit of the positions; 0 without edges."""
-        lengths = self._lengths()
-        return float(lengths.max()) if len(lengths) else 0.0
-
-    def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """Return the graph with its own edges.
-
-        Raises
-        ------
-        InputError
-            If an edge is longer than the cutoff, as networks would silently ignore it; the message
-            names file and graph.
-        """
-        longest = self.longest_edge
-        if longest > cutoff * (1 + INEXACT):
-            raise InputError(
-                f"{self.origin} has an edge of length {longest:.6g}, but networks see none beyond "
-                f"Architecture.radius = {cutoff:g}; set Architecture.radius to the longest edge "
-                f"of all graphs ({longest:.6g} or more), or remove such edges"
-            )
-        return self.data
-
-    def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
-        """Return True if the graph's edges differ from a neighbour list with these settings.
-
-        ``cutoff`` is the maximum length of an edge [Å], ``max_neighbours`` the number of nearest
-        neighbours kept per atom, None for all.
-        """
-        found = self._neighbours(cutoff, max_neighbours)
-        if found is None:
-            return True
-        ours = _in_order(found.senders, found.receivers, found.distances)
-        senders, receivers = self.data.edge_index.numpy()
-        brought = _in_order(senders, receivers, self._lengths().numpy())
-        return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=INEXACT)
-
-    def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Return counts of the neighbours within the cutoff that the graph's own edges leave out.
+        """Return counts of the neighbours within the cutoff that :meth:`graph` left out.
 
         Edges of Voronoi cells or finite elements leave out nothing, as they are not neighbour
-        lists. Edges as long as the cutoff do not count, as rounding decides which of these exist.
+        lists.
         """
-        closer = cutoff * (1 - INEXACT)
-        receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
-        close, n_atoms = lengths <= closer, len(self.data.pos)
-        kept, lengths = receivers[close], lengths[close]
-        found = self._neighbours(closer, None)
-        if found is None:
-            return whole(np.bincount(kept, minlength=n_atoms))
-        return count_truncation(kept, lengths, found.receivers, found.distances, n_atoms)
+        from hydragnn_flow.data.graphs import truncation_of
 
-    def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
-        """Return the edges of :func:`neighbour_list`; None if the graph cannot have such a list.
-
-        That is a graph of Voronoi cells or finite elements, or one too far from the origin.
-        """
-        positions, cell = self.data.pos.double().numpy(), self.data.cell.double().numpy()
-        if self.of_topology or not are_resolved(positions, cutoff):
-            return None
-        from hydragnn_flow.data.neighbours import neighbour_list
-
-        pbc = self.data.pbc.bool().numpy()
-        return neighbour_list(positions, cell, pbc, cutoff, max_neighbours)
-
-    def _lengths(self) -> torch.Tensor:
-        import torch
-
-        senders, receivers = self.data.edge_index
-        vectors = self.data.pos[receivers] - self.data.pos[senders] + self.data.edge_shifts
-        lengths: torch.Tensor = torch.linalg.norm(vectors, dim=1)
-        return lengths
-
-
-def _in_order(
-    senders: NDArray[np.int64], receivers: NDArray[np.int64], lengths: NDArray[np.floating[Any]]
-) -> NDArray[np.float64]:
-    """Return edges as sorted rows of sender, receiver and length, [n_edges, 3].
-
-    Such rows are enough to compare neighbour lists, which have all equally long edges of an atom,
-    or none of them.
-    """
-    order = np.lexsort((lengths, receivers, senders))
-    return np.column_stack([senders, receivers, lengths])[order]
-
-
-Record = Labelled | ReadyGraph
+        kept = np.bincount(graph.edge_index[1].numpy(), minlength=len(graph.pos))
+        if self.nodes is not None and self.nodes.edges is not None:
+            return whole(kept) if self.nodes.of_topology else truncation_of(graph, cutoff)
+        if max_neighbours is None or kept.max(initial=0) < max_neighbours:
+            return whole(kept)
+        return truncation_of(graph, cutoff, self.atoms)
 
 
 class Source(Protocol):

@@ -134,7 +134,7 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
-            lines = csv.reader(text, strict=True)
+            lines = csv.reader(text, strict=True, skipinitialspace=True)
             header = next(lines, [])
             if twice := {name for name in header if name and header.count(name) > 1}:
                 raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
@@ -151,41 +151,6 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
                 yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
-
-
-def read_table(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table, each as values by column name; None for empty cells.
-
-    Parameters
-    ----------
-    file
-        CSV file of the table, whose first line names the columns.
-
-    Raises
-    ------
-    InputError
-        If the file is not a table.
-    """
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(
-            file,
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-            keep_default_na=False,
-            na_values=[""],
-        )
-    except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise InputError(f"{file} cannot be read as a table ({said}); correct it") from error
-    if not isinstance(table.index, pd.RangeIndex):
-        raise InputError(f"{file} cannot be read as a table: rows are longer than its first line")
-    cells: Any = table.astype(object)
-    cells = cells.where(cells.notna(), None)
-    # pandas names columns without a name so.
-    names = ["" if str(name).startswith("Unnamed: ") else str(name) for name in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in cells.to_numpy()]
 
 
 def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:

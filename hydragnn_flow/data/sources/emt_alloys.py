@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from hydragnn_flow.config.sources import Level, SourceSection, TargetConfig
 from hydragnn_flow.data.sources.arrays import LabelCheck
-from hydragnn_flow.data.sources.base import Chunk, Labelled
+from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -112,14 +112,14 @@ class EmtAlloys:
         n = self._config.structures
         return [Chunk("train", "", start, stop, 0) for start, stop in ranges(n, _PER_CHUNK, n)]
 
-    def read(self, chunk: Chunk) -> Iterator[Labelled]:
+    def read(self, chunk: Chunk) -> Iterator[Record]:
         for i in range(chunk.start, chunk.stop):
             rng = default_rng(SeedSequence(self._seed, spawn_key=(0, i)))
             atoms = _random_alloy(rng, self._config.elements, self._supercells)
             labels = _label(atoms)
             origin = f"{self._config.format}: structure {i}"
             self._labels.check(labels, len(atoms), origin)
-            yield Labelled(atoms, labels, origin, i)
+            yield Record(atoms, labels, origin, i)
 
 
 def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:

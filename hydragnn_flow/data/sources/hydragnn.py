@@ -181,7 +181,7 @@ class StoredGraphs:
             found = graph_of(arrays, "x", self.node_features, labels, origin)
             targets = self._labelled(arrays, len(found.atoms), origin)
             self._labels.check(targets, len(found.atoms), origin)
-            yield found.record(targets, origin, chunk.first + i)
+            yield Record(found.atoms, targets, origin, chunk.first + i, nodes=found.nodes)
 
     def _labelled(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
         known = self._store.manifest.targets

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.arrays import in_space, lookup, named, node_features
-from hydragnn_flow.data.sources.csv_tables import read_table
+from hydragnn_flow.data.sources.base import Nodes
+from hydragnn_flow.data.sources.csv_tables import rows_of
 from hydragnn_flow.data.sources.file_names import FileName, FilesSection, LevelledTargets
-from hydragnn_flow.data.sources.structures import Found, Nodes, StructureSource, points
+from hydragnn_flow.data.sources.structures import Found, StructureSource, points
 from hydragnn_flow.errors import InputError
 
 # Corners of the edges of each element, in meshio's (VTK's) order of nodes. Higher-order elements
@@ -91,8 +93,6 @@ class MeshFiles(StructureSource[MeshSource]):
         return [*super().files(), *table]
 
     def structure(self, file: Path) -> Found:
-        from hydragnn_flow.data.neighbours import Neighbours
-
         origin = str(file)
         mesh = _read_mesh(file)
         blocks = [(block.type, block.data) for block in mesh.cells]
@@ -145,10 +145,10 @@ class MeshFiles(StructureSource[MeshSource]):
         return row
 
     @cached_property
-    def _table(self) -> dict[Path, dict[str, Any]]:
+    def _table(self) -> dict[Path, dict[str, str | None]]:
         path = self._folder / str(self._section.table)
-        rows: dict[Path, dict[str, Any]] = {}
-        for row in read_table(path):
+        rows: dict[Path, dict[str, str | None]] = {}
+        for _, row in rows_of(path):
             name = lookup(row, "file", str(path), "column", "table")
             file = (path.parent / str(name)).resolve()
             if file in rows:

@@ -15,8 +15,7 @@ import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.sources import BRANCH
-from hydragnn_flow.data.sources.arrays import add_keys
-from hydragnn_flow.data.sources.base import Chunk, ReadyGraph, Record, Source
+from hydragnn_flow.data.sources.base import Chunk, Record, Source
 from hydragnn_flow.data.store.integrity import checksum
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -162,21 +161,15 @@ class JoinedSources:
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """Yield the structures of a chunk, with the index of their data set as branch index."""
         self._current = chunk.data_set
-        keys = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
+        branch = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
         records = self._sources[chunk.data_set].read(chunk)
         while True:
             with _naming(chunk.data_set, self._names[chunk.data_set]):
                 record = next(records, None)
             if record is None:
                 break
-            if isinstance(record, ReadyGraph):
-                if BRANCH in record.data:  # a file's own number belongs to another list
-                    del record.data[BRANCH]
-                add_keys(record.data, keys)
-                yield record
-            else:
-                own = {key: value for key, value in record.keys.items() if key != BRANCH}
-                yield replace(record, keys={**own, **keys})
+            # A file's own number belongs to another list.
+            yield replace(record, keys={**record.keys, **branch})
         self._seen[self._names[chunk.data_set]] = ", ".join(self.node_features)
         check_alike("node features", self._seen)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -16,9 +15,6 @@ from hydragnn_flow.data.sources.arrays import (
 from hydragnn_flow.data.sources.file_names import FilesSection, LevelledTargets
 from hydragnn_flow.data.sources.structures import Found, StructureSource, cut
 from hydragnn_flow.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 class PygSource(FilesSection):

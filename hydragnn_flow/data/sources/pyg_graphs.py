@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hydragnn_flow.data.neighbours import Neighbours
-
 import warnings
 import zipfile
 from collections.abc import Collection, Sequence
@@ -21,6 +16,7 @@ from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.separate import separate
 from torch_geometric.data.storage import GlobalStorage
 
+from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.arrays import (
     Arrays,
     check_elements,
@@ -29,14 +25,13 @@ from hydragnn_flow.data.sources.arrays import (
     named_rows,
     network_keys,
 )
-from hydragnn_flow.data.sources.structures import Found, Nodes, points
+from hydragnn_flow.data.sources.base import Nodes
+from hydragnn_flow.data.sources.structures import Found, points
 from hydragnn_flow.errors import InputError
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
     """Return the tensors and numbers of a graph as arrays by key; other objects are left out."""
-    import torch
-
     found = {
         str(key): torch.as_tensor(value).detach().cpu()
         for key, value in data.to_dict().items()
@@ -148,8 +143,6 @@ def _edges(
 
     If ``periodic`` is True, the graph must have ``edge_shifts``.
     """
-    from hydragnn_flow.data.neighbours import Neighbours
-
     index = named(arrays, "edge_index", origin).astype(np.int64)
     if index.ndim != 2 or len(index) != 2 or ((index < 0) | (index >= len(positions))).any():
         raise InputError(

@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS, Level, Targets
 from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, node_features
+from hydragnn_flow.data.sources.base import Nodes
 from hydragnn_flow.data.sources.file_names import FilesSection
-from hydragnn_flow.data.sources.structures import Found, Nodes, StructureSource, points
+from hydragnn_flow.data.sources.structures import Found, StructureSource, points
 
 if TYPE_CHECKING:
     import ase

@@ -16,19 +16,16 @@ from hydragnn_flow.config.sources import Level, Role
 from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
-    add_keys,
     graph_attr,
     lookup,
 )
-from hydragnn_flow.data.sources.base import Chunk, Labelled, ReadyGraph, Record
+from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
-
-    from hydragnn_flow.data.neighbours import Neighbours
 
 AnySection = TypeVar("AnySection", bound=FilesSection)
 
@@ -46,23 +43,6 @@ class StructuresSection(FilesSection):
     key `graph_attr`, in this order and in the files' units."""
 
 
-class Nodes(NamedTuple):
-    """Node features of a structure, instead of atomic numbers, and perhaps its own edges."""
-
-    x: NDArray[np.float64]
-    """Node features [n_nodes, n_features]."""
-    names: Sequence[str]
-    """Names of the columns of ``x``."""
-    edges: Neighbours | None = None
-    """Edges of the graph; None to find edges within the cutoff."""
-    edge_attr: NDArray[np.float64] | None = None
-    """Edge features [n_edges, n_edge_features]; by default the lengths."""
-    keys: Mapping[str, NDArray[Any]] = {}
-    """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
-    of_topology: bool = False
-    """True if edges come from Voronoi cells or finite elements, not from distances."""
-
-
 class Found(NamedTuple):
     """Structure read from a file, with all values that may be labels."""
 
@@ -74,50 +54,6 @@ class Found(NamedTuple):
     """Level by key, for values whose level the file states."""
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
-
-    def record(
-        self,
-        targets: dict[str, NDArray[np.float64]],
-        origin: str,
-        index: int,
-        group: str | None = None,
-        keys: Mapping[str, NDArray[Any]] | None = None,
-    ) -> Record:
-        """Return the record of the structure: a complete graph if the structure has its own edges.
-
-        Parameters
-        ----------
-        targets
-            Checked labels by target, as in :class:`Labelled`.
-        origin, index, group
-            File and position for messages, position among all structures of the role, and group.
-        keys
-            Further arrays of the graph by key, besides ``keys`` of the nodes.
-
-        Raises
-        ------
-        InputError
-            If the structure is so large that single precision does not resolve its edges.
-        """
-        if self.nodes is None:
-            return Labelled(self.atoms, targets, origin, index, group, keys=keys or {})
-        x, _, edges, edge_attr, own_keys, of_topology = self.nodes
-        every_key = {**own_keys, **(keys or {})}
-        if edges is None:
-            return Labelled(self.atoms, targets, origin, index, group, x, every_key)
-        from hydragnn_flow.data.graphs import assemble_graph
-
-        graph = assemble_graph(
-            x,
-            self.atoms.positions,
-            np.where(self.atoms.pbc[:, None], self.atoms.cell.array, 0.0),
-            edges,
-            graph_id=index,
-            targets=targets,
-            edge_attr=edge_attr,
-            origin=origin,
-        )
-        return ReadyGraph(add_keys(graph, every_key), origin, index, group, of_topology)
 
 
 def points(
@@ -259,7 +195,7 @@ class StructureSource(Generic[AnySection]):
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        return found.record(targets, origin, index, group, keys)
+        return Record(found.atoms, targets, origin, index, group, found.nodes, keys)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:

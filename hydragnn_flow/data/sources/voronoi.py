@@ -9,10 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.data.neighbours import Neighbours
 from hydragnn_flow.data.sources.arrays import in_space, named, node_features
-from hydragnn_flow.data.sources.csv_tables import read_table
+from hydragnn_flow.data.sources.base import Nodes
+from hydragnn_flow.data.sources.csv_tables import rows_of
 from hydragnn_flow.data.sources.file_names import FilesSection, LevelledTargets
-from hydragnn_flow.data.sources.structures import Found, Nodes, StructureSource, points
+from hydragnn_flow.data.sources.structures import Found, StructureSource, points
 
 _AXES = ("x", "y", "z")
 
@@ -54,8 +56,6 @@ class VoronoiFiles(StructureSource[VoronoiSource]):
     suffixes = (".npz", ".csv")
 
     def structure(self, file: Path) -> Found:
-        from hydragnn_flow.data.neighbours import Neighbours
-
         origin = str(file)
         arrays = _arrays(file)
         places = named(arrays, "points", origin)
@@ -100,8 +100,14 @@ def _arrays(file: Path) -> dict[str, NDArray[Any]]:
     if file.suffix.lower() != ".csv":
         with np.load(file, allow_pickle=False) as content:
             return dict(content)
-    rows = read_table(file)
-    arrays = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    rows = [row for _, row in rows_of(file)]
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in rows[0]:
+        cells = [row[name] for row in rows]
+        try:
+            arrays[name] = np.array(cells, dtype=np.float64)
+        except ValueError:  # a column of text, which no key may name
+            arrays[name] = np.array(cells)
     axes = [
         named(arrays, axis, str(file)) for axis in _AXES if axis in ("x", "y") or axis in arrays
     ]

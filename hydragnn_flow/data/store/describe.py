@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hydragnn_flow.data.neighbours import Truncation
 from hydragnn_flow.data.store.manifest import (
     Dtypes,
     Key,
@@ -16,7 +17,6 @@ from hydragnn_flow.data.store.manifest import (
     Target,
 )
 from hydragnn_flow.data.store.statistics import Accumulator
-from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 
 _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}

@@ -36,28 +36,20 @@ class FileRecord(BaseModel):
     """Time of the last change [ns], for a file in place without a checksum."""
 
 
-def describe_files(folder: Path) -> dict[str, FileRecord]:
-    """Return size and checksum of every file in a folder, by file name."""
-    return {
-        path.name: FileRecord(size=path.stat().st_size, crc32=checksum(path))
-        for path in sorted(folder.iterdir())
-    }
+def describe_files(folder: Path, *, in_place: bool = False) -> dict[str, FileRecord]:
+    """Return the record of every file in a folder, by file name.
 
-
-def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
-    """Return size and time of the last change of each file of a HydraGNN ``.bp``, by file name.
-
-    Files of metadata also get a checksum. Payload (arrays of graphs) does not, as it may be
-    terabytes.
+    Of a HydraGNN ``.bp`` used ``in_place`` these are the files of BP5, with the times of their last
+    change. Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
     """
     described = {}
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(_OF_BP5):
+        if not in_place or path.name.startswith(_OF_BP5):
             found = path.stat()
             described[path.name] = FileRecord(
                 size=found.st_size,
-                crc32=None if is_payload(path.name) else checksum(path),
-                modified=found.st_mtime_ns,
+                crc32=None if in_place and is_payload(path.name) else checksum(path),
+                modified=found.st_mtime_ns if in_place else None,
             )
     return described
 

@@ -7,7 +7,6 @@ itself knows only the blocks of single variables.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,15 +127,13 @@ class BlockTable:
 
     def save(self, path: Path) -> None:
         """Write the table to a file."""
-        buffer = io.BytesIO()
         np.savez(
-            buffer,
+            path,
             split=np.array(self.split),
             graphs=np.array(self.graphs, dtype=np.int64),
             ends=np.array(self.ends, dtype=np.int64),
             crc32=np.array(self.crc32, dtype=np.int64),
         )
-        path.write_bytes(buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> BlockTable:

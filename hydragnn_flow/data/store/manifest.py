@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from hydragnn_flow.config.base import explain
+from hydragnn_flow.data.neighbours import Truncation
 from hydragnn_flow.data.store.integrity import FileRecord
-from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json
 

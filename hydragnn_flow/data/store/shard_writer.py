@@ -118,7 +118,8 @@ class ShardWriter:
         for split, counts in self._counts.items():
             for key, of_blocks in counts.items():
                 if not any(rows.any() for rows in of_blocks):
-                    self._file.put(f"{split}/{key}", _no_rows(self.keys[key], self._stored[key]))
+                    nothing = np.empty(self.keys[key].array_shape(0), self._stored[key])
+                    self._file.put(f"{split}/{key}", nothing)
         # First the counts that an index needs, in their own block, to be read and verified alone.
         for split, counts in self._counts.items():
             for key in ("x", "edge_index"):
@@ -179,10 +180,6 @@ class ShardWriter:
         # A signed type that holds -1 - n holds n.
         least = min(int(values.min()), -1 - int(values.max())) if values.size else 0
         return np.result_type(np.int16, np.min_scalar_type(least))
-
-
-def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.empty(key.array_shape(0), dtype=dtype)
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:

@@ -151,8 +151,6 @@ class Accumulator:
         )
 
     def _together(self) -> _Labels:
-        if len(self._labels) == 1:
-            return next(iter(self._labels.values()))
         found = _Labels(self._targets)
         for _, labels in sorted(self._labels.items()):
             found.merge(labels)
@@ -174,23 +172,22 @@ class _Labels:
         values: Mapping[str, NDArray[np.float64]],
         numbers: NDArray[np.int64] | None,
         atoms: NDArray[np.int64],
-        graphs: NDArray[np.bool_] | None,
+        graphs: NDArray[np.bool_],
     ) -> None:
         """Add labels of graphs in a block.
 
         ``values`` has the labels by target, [n_graphs or n_atoms, dim]; ``numbers`` the atomic
         numbers [n_atoms], None if nodes are not atoms; ``atoms`` each graph's number of nodes
-        [n_graphs]; ``graphs`` is the mask of graphs to add [n_graphs], None for all.
+        [n_graphs]; ``graphs`` is the mask of graphs to add [n_graphs].
         """
-        of_atoms = None if graphs is None else np.repeat(graphs, atoms)
-        self.graphs += len(_some(atoms, graphs))
-        self.atoms += int(_some(atoms, graphs).sum())
+        of_atoms = np.repeat(graphs, atoms)
+        self.graphs += int(graphs.sum())
+        self.atoms += int(of_atoms.sum())
         for name, target in self._targets.items():
             rows = graphs if target.level == "graph" else of_atoms
-            self._moments[name].update(_some(values[name], rows))
+            self._moments[name].update(values[name][rows])
         if self._fit is not None and numbers is not None:
-            energies = _some(values[ENERGY][:, 0], graphs)
-            self._fit.update(_some(numbers, of_atoms), _some(atoms, graphs), energies)
+            self._fit.update(numbers[of_atoms], atoms[graphs], values[ENERGY][graphs, 0])
 
     def merge(self, other: _Labels) -> None:
         """Add the labels that ``other`` has gathered, for example in another process."""
@@ -306,24 +303,14 @@ def _spread(
     return wide
 
 
-def _by_branch(
-    columns: Mapping[str, Column],
-) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
-    """Yield each branch index in a block with the mask of its graphs [n_graphs].
-
-    The mask is None if all graphs of the block have that branch.
-    """
+def _by_branch(columns: Mapping[str, Column]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Yield each branch index in a block with the mask of its graphs [n_graphs]."""
     if BRANCH not in columns:
-        yield 0, None
+        yield 0, np.ones(len(columns["x"].counts), dtype=np.bool_)
         return
     branches = columns[BRANCH].values.reshape(-1)
-    different = np.unique(branches).tolist()
-    for branch in different:
-        yield branch, None if len(different) == 1 else branches == branch
-
-
-def _some(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
-    return values if rows is None else values[rows]
+    for branch in np.unique(branches).tolist():
+        yield branch, branches == branch
 
 
 def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
