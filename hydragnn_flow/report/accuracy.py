@@ -79,7 +79,7 @@ def targets_of(table: pd.DataFrame) -> list[TargetValues]:
             for component in components
         ]
         values = pd.concat(columns, ignore_index=True)
-        values = values[np.isfinite(values[["reference", "mean"]]).all(axis=1)]
+        values = values.loc[np.isfinite(values[["reference", "mean"]].to_numpy()).all(axis=1)]
         if len(values):
             values["error"] = values["mean"] - values["reference"]
             found.append(TargetValues(name, table.attrs["units"][f"{components[0]}_mean"], values))
@@ -105,8 +105,8 @@ def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> F
     values = target.table
     worth = values["error"].abs().to_numpy()
     points, bars = values.iloc[telling(worth, 2000)], values.iloc[telling(worth, 300)]
-    both = values[["reference", "mean"]]
-    low, high = float(both.min(axis=None)), float(both.max(axis=None))
+    both = values[["reference", "mean"]].to_numpy()
+    low, high = float(both.min()), float(both.max())
     room = 0.04 * (high - low or 1.0)
     ends = (low - room, high + room)
     upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)

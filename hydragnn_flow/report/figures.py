@@ -330,8 +330,8 @@ def trial_curves(
         look: dict[str, Any] = {"color": colour, "lw": 2.2, "zorder": 6}
         keys += axes.plot(*curves["trial", number].T, label=f"trial {number}", **look)
     pale = others[:: 1 + len(others) // 500]  # more would hide each other
-    thin = style.crowded(len(pale), 60)
-    axes.add_collection(LineCollection(pale, colors=PALE, alpha=0.3 + 0.4 * thin, lw=1.2))
+    alpha = 0.3 + 0.4 * min(1.0, 8 / max(len(pale), 1) ** 0.5)  # paler where they crowd
+    axes.add_collection(LineCollection(pale, colors=PALE, alpha=alpha, lw=1.2))
     for rung in rungs:
         axes.axvline(rung, color=SOFT, lw=0.9, ls="--", zorder=1)
     points = np.concatenate([curves["trial", number] for number in order])

@@ -75,11 +75,6 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] = "both") -> None:
     axes.yaxis.label.set(fontsize=11, color=INK)
 
 
-def crowded(count: int, most: int) -> float:
-    """Return the size factor of marks or lines: 1 for up to ``most``, less for a larger count."""
-    return float(min(1.0, (most / max(count, 1)) ** 0.5))
-
-
 def value_axis(axes: Axes, name: Literal["x", "y"], values: NDArray[np.float64]) -> None:
     """Label an axis of values, logarithmic if they span more than a factor of five.
 

@@ -1,9 +1,9 @@
 """Measures of predictions are those of other libraries; their intervals are of structures."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from mapie.metrics.regression import regression_coverage_score, regression_mean_width_score
 from scipy import stats
@@ -13,11 +13,18 @@ from uncertainty_toolbox import metrics_scoring_rule
 from hydragnn_flow.ensemble.evaluation import bootstrap
 from hydragnn_flow.ensemble.evaluation import measures as module
 from hydragnn_flow.ensemble.evaluation.bootstrap import compare_errors, compare_models, estimate
-from hydragnn_flow.ensemble.evaluation.measures import MEASURES, Sample, interval_names, measure
+from hydragnn_flow.ensemble.evaluation.measures import MEASURES, measure
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 IN_UNITS = ("mae", "rmse", "crps")
 FIELDS = ("structure", "reference", "mean", "std")
+
+
+def sample_of(structure, reference, mean, std, intervals=None):
+    columns = dict(zip(FIELDS, (structure, reference, mean, std), strict=True))
+    for coverage, (lo, hi) in (intervals or {}).items():
+        columns |= {f"lo_{100 * coverage:g}": lo, f"hi_{100 * coverage:g}": hi}
+    return pd.DataFrame(columns)
 
 
 def drawn(seed=0, structures=60, values=5, ties=False):
@@ -36,7 +43,7 @@ def drawn(seed=0, structures=60, values=5, ties=False):
         reference, mean = np.round(reference, 1), np.round(mean, 1)
     halves = {c: stats.norm.ppf((1 + c) / 2) * std for c in COVERAGES}
     intervals = {c: (mean - half, mean + half) for c, half in halves.items()}
-    return Sample(structure, reference, mean, std, intervals)
+    return sample_of(structure, reference, mean, std, intervals)
 
 
 def values(sample):
@@ -44,12 +51,14 @@ def values(sample):
     return {name: estimate.value for name, estimate in measure(sample).items()}
 
 
-OTHERS: dict[str, Callable[[Sample], float]] = {
-    "mae": lambda s: mean_absolute_error(s.reference, s.mean),
-    "rmse": lambda s: root_mean_squared_error(s.reference, s.mean),
-    "r2": lambda s: r2_score(s.reference, s.mean),
-    "crps": lambda s: metrics_scoring_rule.crps_gaussian(s.mean, s.std, s.reference),
-    "spearman": lambda s: stats.spearmanr(np.abs(s.mean - s.reference), s.std).statistic,
+OTHERS: dict[str, Callable[[pd.DataFrame], float]] = {
+    "mae": lambda s: mean_absolute_error(s["reference"], s["mean"]),
+    "rmse": lambda s: root_mean_squared_error(s["reference"], s["mean"]),
+    "r2": lambda s: r2_score(s["reference"], s["mean"]),
+    "crps": lambda s: metrics_scoring_rule.crps_gaussian(
+        *(s[name].to_numpy() for name in ("mean", "std", "reference"))
+    ),
+    "spearman": lambda s: stats.spearmanr(np.abs(s["mean"] - s["reference"]), s["std"]).statistic,
 }
 
 
@@ -58,19 +67,18 @@ def test_measures_are_those_of_other_libraries(ties):
     """Of the values that are known, and R² where references are large beside their differences."""
     sample = drawn(ties=ties)
     found = values(sample)
-    far = Sample(sample.structure, sample.reference - 1e8, sample.mean - 1e8, sample.std)
+    far = sample.assign(**{name: sample[name] - 1e8 for name in ("reference", "mean")})
     assert values(far)["r2"] == pytest.approx(found["r2"], rel=1e-5)
-    unknown = [np.append(getattr(sample, field), getattr(sample, field)[:1]) for field in FIELDS]
-    unknown[1][-1] = np.nan
-    assert values(Sample(*unknown)) == pytest.approx({name: found[name] for name in MEASURES})
+    gap = sample[:1].assign(reference=np.nan)
+    assert values(pd.concat([sample, gap], ignore_index=True)) == pytest.approx(found)
     for name in MEASURES:
         assert found[name] == pytest.approx(OTHERS[name](sample), rel=1e-9), name
-    for c, (lo, hi) in sample.intervals.items():
-        ends = np.stack([lo, hi], axis=1)[:, :, None]
-        covered = regression_coverage_score(sample.reference, ends)[0]
-        assert found[f"coverage_{100 * c:g}"] == pytest.approx(covered)
+    for c in (f"{100 * c:g}" for c in COVERAGES):
+        ends = sample[[f"lo_{c}", f"hi_{c}"]].to_numpy()[:, :, None]
+        covered = regression_coverage_score(sample["reference"], ends)[0]
+        assert found[f"coverage_{c}"] == pytest.approx(covered)
         width = regression_mean_width_score(ends)[0]
-        assert found[f"width_{100 * c:g}"] == pytest.approx(width)
+        assert found[f"width_{c}"] == pytest.approx(width)
 
 
 def test_an_interval_is_that_of_copied_structures(monkeypatch):
@@ -83,8 +91,8 @@ def test_an_interval_is_that_of_copied_structures(monkeypatch):
         assert found != measure(sample, seed=1)
         copied: dict[str, list[float]] = {name: [] for name in MEASURES}
         for row in np.random.default_rng(7).integers(20, size=(12, 20)):
-            rows = np.concatenate([np.flatnonzero(sample.structure == k) for k in row])
-            several = Sample(*(getattr(sample, key)[rows] for key in FIELDS))
+            rows = np.concatenate([np.flatnonzero(sample["structure"] == k) for k in row])
+            several = sample.iloc[rows]
             for name in MEASURES:
                 copied[name].append(OTHERS[name](several))
         for name in MEASURES:
@@ -109,8 +117,7 @@ def test_intervals_hold_the_truth_over_structures(monkeypatch):
         found = measure(sample)
         for name in names:
             held[name] += found[name].lo <= truth[name] <= found[name].hi
-        numbers = np.arange(len(sample))
-        wrong = measure(Sample(numbers, sample.reference, sample.mean, sample.std))["mae"]
+        wrong = measure(sample.assign(structure=np.arange(len(sample))))["mae"]
         held["apart"] += wrong.lo <= truth["mae"] <= wrong.hi
     assert held.pop("apart") < 0.8 * repeats
     assert min(held.values()) >= 0.83 * repeats, held
@@ -151,32 +158,31 @@ def test_where_all_draws_agree_the_rule_of_three_bounds():
     n = 30
     reference = np.linspace(0, 1, n)
     ends = (reference - 1, reference + 1)
-    sample = Sample(np.arange(n), reference, reference + 0.01, np.ones(n), {0.9: ends})
+    sample = sample_of(np.arange(n), reference, reference + 0.01, np.ones(n), {0.9: ends})
     assert measure(sample)["coverage_90"] == pytest.approx((1.0, 0.9, 1.0))
-    outside = Sample(*(getattr(sample, key) for key in FIELDS), {0.9: (ends[1], ends[1])})
+    outside = sample.assign(lo_90=ends[1])
     assert measure(outside)["coverage_90"] == pytest.approx((0.0, 0.0, 0.1))
 
 
 def one(**changed):
     sample = drawn(structures=6, values=4)
-    fields: dict[str, Any] = {key: getattr(sample, key) for key in (*FIELDS, "intervals")}
-    return Sample(**{**fields, **changed})
+    return sample.assign(**changed)
 
 
 N = 24
 NAN = np.full(N, np.nan)
-ALL = {*MEASURES, *(name for c in COVERAGES for name in interval_names(c))}
-DEGENERATE: dict[str, tuple[Sample, set[str]]] = {
+ALL = {*MEASURES, *(f"{of}_{100 * c:g}" for c in COVERAGES for of in ("coverage", "width"))}
+DEGENERATE: dict[str, tuple[pd.DataFrame, set[str]]] = {
     "one structure": (one(structure=np.zeros(N, np.int64)), set()),
     "no std": (one(std=np.zeros(N)), {"spearman"}),
     "one std": (one(std=np.ones(N)), {"spearman"}),
-    "exact": (one(mean=one().reference), {"spearman"}),
+    "exact": (one(mean=one()["reference"]), {"spearman"}),
     "constant reference": (one(reference=np.full(N, 0.1)), {"r2"}),
     "no reference": (one(reference=NAN), ALL),
     "no prediction": (one(mean=NAN), ALL),
     "nothing": (one()[np.zeros(N, bool)], ALL),
-    "no interval": (one(intervals={0.9: (NAN, NAN)}), {"width_90"}),
-    "infinite": (one(intervals={0.9: (NAN - np.inf, NAN + np.inf)}), {"width_90"}),
+    "no interval": (one(lo_90=NAN, hi_90=NAN), {"width_90"}),
+    "infinite": (one(lo_90=-np.inf, hi_90=np.inf), {"width_90"}),
     "beyond squares": (one(mean=np.full(N, 1e200)), {"rmse", "r2", "spearman"}),
     "one value": (one()[np.arange(N) == 3], {"r2", "spearman"}),
 }
@@ -205,7 +211,7 @@ def test_what_two_models_share_does_not_widen_the_interval_of_their_difference()
     errors, structure = errors_of_three(40)
     mae, change = compare_errors(errors, structure)
     for of, found in zip(errors, mae, strict=True):
-        sample = Sample(structure, np.zeros(len(of)), of, np.ones(len(of)))
+        sample = sample_of(structure, np.zeros(len(of)), of, np.ones(len(of)))
         assert found == pytest.approx(measure(sample)["mae"], rel=1e-9)
     for value, lo, hi in change:
         assert lo <= value <= hi

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +27,22 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 _MOST_VALUES = 50_000
 
 
-@dataclass(frozen=True)
-class Sample:
-    """True values and predictions of one target, components concatenated; arrays are ``[n]``."""
-
-    structure: NDArray[np.int64]
-    """Index of the structure that each value belongs to."""
-    reference: Floats
-    mean: Floats
-    std: Floats
-    intervals: Mapping[float, tuple[Floats, Floats]] = field(default_factory=dict)
-    """Lower and upper ends of calibrated intervals, by their nominal coverage."""
-
-    def __len__(self) -> int:
-        return len(self.structure)
-
-    def __getitem__(self, which: NDArray[np.bool_]) -> Sample:
-        return Sample(
-            self.structure[which],
-            self.reference[which],
-            self.mean[which],
-            self.std[which],
-            {coverage: (lo[which], hi[which]) for coverage, (lo, hi) in self.intervals.items()},
-        )
-
-    def known(self) -> Sample:
-        """Return the sample of values whose reference, mean and standard deviation are finite."""
-        finite = np.isfinite(self.reference) & np.isfinite(self.mean) & np.isfinite(self.std)
-        return self if finite.all() else self[finite]
+def known_values(sample: pd.DataFrame) -> pd.DataFrame:
+    """Return the values of a sample whose reference, mean and standard deviation are finite."""
+    finite = np.isfinite(sample[["reference", "mean", "std"]].to_numpy()).all(axis=1)
+    return sample.loc[np.asarray(finite)]
 
 
-def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
+def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
     """Compute every measure of a sample, with a 95 % interval from a bootstrap of structures.
 
     Parameters
     ----------
     sample
-        Sample of predictions; only the values of :meth:`Sample.known` count.
+        True values and predictions of one target, components one below the other: ``structure``
+        (the index of the structure that a value belongs to), ``reference``, ``mean``, ``std``, and
+        ``lo_90`` and ``hi_90``, the ends of the intervals of 90 %, for each coverage. Only
+        :func:`known_values` count.
     seed
         Seed of the bootstrap.
 
@@ -74,9 +54,10 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
         and mean width of these intervals. ``crps`` is that of a Gaussian, ``spearman`` the rank
         correlation of absolute error and standard deviation.
     """
-    sample = sample.known()
+    sample = known_values(sample)
     if not len(sample):
-        names = [*MEASURES, *(name for c in sample.intervals for name in interval_names(c))]
+        of_intervals = product(("coverage", "width"), _percents(sample))
+        names = [*MEASURES, *map("_".join, of_intervals)]
         return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
     # A number whose square is too large has no measures, and a warning would not help.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -100,13 +81,12 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
     return found
 
 
-def interval_names(coverage: float) -> tuple[str, str]:
-    """Return the names of the two measures of intervals: ``coverage_90``, ``width_90`` for 0.9."""
-    percent = f"{coverage * 100:g}"
-    return f"coverage_{percent}", f"width_{percent}"
+def _percents(sample: pd.DataFrame) -> list[str]:
+    """Return the coverages of the intervals that a sample has, such as ``90``, in percent."""
+    return [name.removeprefix("lo_") for name in map(str, sample) if name.startswith("lo_")]
 
 
-def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float]:
+def _part(sample: pd.DataFrame, counted: _Counted, seed: int) -> tuple[_Counted, float]:
     """Return the part of a sample to draw from, and a factor for the deviations of the draws.
 
     A sample of too many values is reduced to a random part of its structures, at least a hundred.
@@ -118,8 +98,8 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
     m = max(round(n * _MOST_VALUES / len(sample)), 100)
     rng = np.random.default_rng(seed)
     if m < n:
-        chosen = rng.choice(np.unique(sample.structure), m, replace=False)
-        sample = sample[np.isin(sample.structure, chosen)]
+        chosen = rng.choice(np.unique(sample["structure"]), m, replace=False)
+        sample = sample[np.isin(sample["structure"], chosen)]
     if len(sample) > 2 * _MOST_VALUES:
         sample = sample[rng.random(len(sample)) < _MOST_VALUES / len(sample)]
     elif m >= n:
@@ -130,15 +110,14 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
 class _Counted:
     """Sample prepared to compute the measures of any bootstrap draw of its structures."""
 
-    def __init__(self, sample: Sample) -> None:
-        numbers, self._structure = np.unique(sample.structure, return_inverse=True)
+    def __init__(self, sample: pd.DataFrame) -> None:
+        numbers, self._structure = np.unique(sample["structure"], return_inverse=True)
         self.n_values, self.n_structures = len(sample), len(numbers)
-        error = sample.mean - sample.reference
+        error = (sample["mean"] - sample["reference"]).to_numpy()
         self._sums = {
             name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
         }
-        self._of_intervals = [name for c in sample.intervals for name in interval_names(c)]
-        self._ranks = _mid_ranks(sample.std), _mid_ranks(np.abs(error))
+        self._ranks = _mid_ranks(sample["std"].to_numpy()), _mid_ranks(np.abs(error))
 
     def measures(self, counts: Floats) -> dict[str, Floats]:
         """Compute every measure ``[...]`` by name, for draws of the structures.
@@ -159,23 +138,24 @@ class _Counted:
             "r2": 1 - ratio(sums["squared_error"], spread),
             "crps": means["crps"],
             "spearman": _rank_correlation(weights, *(ranks(weights) for ranks in self._ranks)),
-            **{name: means[name] for name in self._of_intervals},
+            **{name: of for name, of in means.items() if name.startswith(("coverage", "width"))},
         }
 
 
-def _terms(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
+def _terms(sample: pd.DataFrame, error: Floats) -> Iterator[tuple[str, Floats]]:
     """Yield the name and values ``[n]`` of each term whose sum over values enters a measure."""
     yield "count", np.ones(len(error))
     yield "error", np.abs(error)
     yield "squared_error", error**2
-    reference = sample.reference - sample.reference.mean()
-    yield "reference", reference
-    yield "squared_reference", reference**2
-    yield "crps", gaussian_crps(error, sample.std)
-    for coverage, (lo, hi) in sample.intervals.items():
-        measured, width = interval_names(coverage)
-        yield measured, ((lo <= sample.reference) & (sample.reference <= hi)).astype(np.float64)
-        yield width, hi - lo
+    reference = sample["reference"].to_numpy()
+    away = reference - reference.mean()
+    yield "reference", away
+    yield "squared_reference", away**2
+    yield "crps", gaussian_crps(error, sample["std"].to_numpy())
+    for percent in _percents(sample):
+        lo, hi = (sample[f"{end}_{percent}"].to_numpy() for end in ("lo", "hi"))
+        yield f"coverage_{percent}", ((lo <= reference) & (reference <= hi)).astype(np.float64)
+        yield f"width_{percent}", hi - lo
 
 
 def _mid_ranks(values: Floats) -> Callable[[Floats], Floats]:
@@ -272,22 +252,20 @@ def measure_targets(
             unit, factor = per_atom(target.unit)
             units.append((f"{name} per atom", unit, factor / n_atoms[:, None]))
         for label, unit, scale in units:
-            columns = (references[name], values.mean, values.std)
-            reference, mean, std = ((column * scale).ravel() for column in columns)
-            structure = np.repeat(rows, values.mean.shape[1])
-            ends = {}
+            columns = {"reference": references[name], "mean": values.mean, "std": values.std}
             for level in sorted({*COVERAGES, coverage}):
                 if values.least_structures >= needed_for_coverage(level):
                     lo, hi = values.interval(level)
-                    ends[level] = (lo * scale).ravel(), (hi * scale).ravel()
-            sample = Sample(structure, reference, mean, std, ends).known()
-            found[label] = _measures(sample, flagged, unit)
+                    columns |= {f"lo_{100 * level:g}": lo, f"hi_{100 * level:g}": hi}
+            sample = pd.DataFrame({of: (column * scale).ravel() for of, column in columns.items()})
+            sample["structure"] = np.repeat(rows, values.mean.shape[1])
+            found[label] = _measures(known_values(sample), flagged, unit)
     return found
 
 
-def _measures(sample: Sample, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
+def _measures(sample: pd.DataFrame, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
     found = measure(sample)
-    structures, is_flagged = np.unique(sample.structure), flagged[sample.structure]
+    structures, is_flagged = np.unique(sample["structure"]), flagged[sample["structure"]]
     if is_flagged.any():
         found["mae_flagged"] = measure(sample[is_flagged])["mae"]
         found["mae_unflagged"] = measure(sample[~is_flagged])["mae"]
