@@ -14,7 +14,6 @@ says how to get one.
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,9 +33,9 @@ from results import Cell, Run, Table, peer_commit, say
 from turns import Turns, take_turns
 
 from hydragnn_flow import GraphStore, InputError
+from hydragnn_flow.training.memory import keep_freed_memory
 
 OURS, THEIRS = "ours", "HydraGNN"
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # malloc.h
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def main(
 ) -> None:
     """Race the networks and print tables; the exit status is 0 whatever they say."""
     torch.set_num_threads(1)
-    _keep_freed_memory()
+    keep_freed_memory()
     rounds, seconds, batches = (1, 0.01, 2) if quick else (5, 1.0, 4)
     run = Run("models", ["numpy", "torch", "torch-geometric"], quick=quick)
     left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
@@ -128,19 +127,6 @@ def _turn(work: Callable[[float], int], seconds: float) -> float:
     start = time.process_time()
     graphs = work(seconds)
     return (time.process_time() - start) / graphs
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next allocation.
-
-    By default glibc returns large blocks to the system and gets them back as empty pages, in every
-    step anew or not at all, as chance has laid out the heap. That took up to a third of a step of
-    either side, most often of HydraGNN's, and made its speed differ from run to run.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # of glibc
-        mallopt(_TRIM_THRESHOLD, -1)
-        mallopt(_MMAP_MAX, 0)
 
 
 if __name__ == "__main__":

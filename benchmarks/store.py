@@ -35,8 +35,8 @@ from torch_geometric.data import Batch, Data
 from turns import in_fresh_process, take_turns
 
 from hydragnn_flow import GraphStore, write_store
-from hydragnn_flow.training.plan import epochs
 from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.plan.epochs import Epoch as Plan
 from hydragnn_flow.training.plan.sampling import InBlocks
 
 SPLIT = "trainset"
@@ -124,10 +124,9 @@ class Bench:
         def epoch(rng: np.random.Generator) -> Epoch:
             seed, bounds = int(rng.integers(1 << 30)), ours.split.block_bounds
             order, size = InBlocks(bounds, seed), len(ours.split)
-            whole = {"n_graphs": size, "blocks": bounds, "seed": seed}
-            plan = epochs.Epoch(ours.split, order, Budget(graphs=128), 0, 1, **whole)
-            steps = [step for window in plan.windows() for step in window]
-            yield from ours.split.batches([step.of_rank(0) for step in steps])
+            plan = Plan(ours.split, order, Budget(graphs=128), 0, 1, size, None, bounds, seed)
+            steps = (step.of_rank(0) for window in plan.windows() for step in window)
+            yield from ours.split.batches(steps)
 
         return self._race(ours, self._theirs(6.0), 128, epoch)
 

@@ -251,7 +251,8 @@ class Schedule:
         self.learning_rate = learning_rate
         self.decay = decay
         self.first, self.last = decay or (0, training.num_epoch)
-        self._plateau = {"level": 1.0, "best": math.inf, "waited": 0}
+        self.plateau: dict[str, float] = {"level": 1.0, "best": math.inf, "waited": 0}
+        """State for a checkpoint: factor of the rate after plateaus, and what it follows from."""
 
     def rate(self, epoch: int, step: int, steps: float) -> float:
         """Return the learning rate of a step.
@@ -269,7 +270,7 @@ class Schedule:
 
     def observe(self, val_loss: float) -> None:
         """Record an epoch's validation loss, by which ``ReduceLROnPlateau`` lowers the rate."""
-        settings, state = self.settings, self._plateau
+        settings, state = self.settings, self.plateau
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
         # A difference and not a ratio as in torch, because a likelihood can be negative.
@@ -281,14 +282,6 @@ class Schedule:
         if state["waited"] > settings.patience:
             state["level"] *= settings.factor
             state["waited"] = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: plain values."""
-        return dict(self._plateau)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint."""
-        self._plateau = dict(state)
 
     def _rate(self, settings: Scheduler, done: float, one_step: float) -> float:
         """Return the learning rate after ``done`` scheduled epochs, a fractional number.
@@ -302,7 +295,7 @@ class Schedule:
             return largest * _one_cycle(done, span - one_step, warm_up or 0.3 * span - one_step)
         rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
         if settings.type == "ReduceLROnPlateau":
-            return rising * max(largest * self._plateau["level"], smallest)
+            return rising * max(largest * self.plateau["level"], smallest)
         if settings.type == "cosine":
             passed = _clamped((done - warm_up) / max(span - warm_up, one_step))
             return rising * (smallest + (largest - smallest) * _half_cosine(passed))
@@ -364,7 +357,8 @@ class Average:
         self.steps = 0
         self._model = model
         self._newest = dict(model.named_parameters())
-        self._averaged = {k: v.detach().clone() for k, v in self._newest.items()} if decay else {}
+        self.weights = {k: v.detach().clone() for k, v in self._newest.items()} if decay else {}
+        """Averaged parameters by name; empty if ``decay`` is 0."""
 
     @torch.no_grad()
     def update(self) -> None:
@@ -374,7 +368,7 @@ class Average:
         # Short at first, or the random initial weights would linger.
         weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
         self.steps += 1
-        torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
+        torch._foreach_lerp_(_here(self.weights), _here(self._newest), weight)
 
     @contextmanager
     def applied(self) -> Iterator[nn.Module]:
@@ -390,27 +384,22 @@ class Average:
             return
         with torch.no_grad():
             kept = [weight.clone() for weight in _here(self._newest)]
-            torch._foreach_copy_(_here(self._newest), _here(self._averaged))
+            torch._foreach_copy_(_here(self._newest), _here(self.weights))
         try:
             yield model
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(_here(self._newest), kept)
 
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """Averaged parameters by name; empty if ``decay`` is 0."""
-        return self._averaged
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: plain values and tensors."""
-        return {"steps": self.steps, "weights": self._averaged}
+        return {"steps": self.steps, "weights": self.weights}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the average from a checkpoint; weights it lacks are copied from the model."""
         self.steps = state["steps"]
-        for name, weight in self._averaged.items():
+        for name, weight in self.weights.items():
             weight.copy_(state["weights"].get(name, self._newest[name]))
 
 

@@ -92,7 +92,6 @@ def run_segment(
         store = open_store(spec.store)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, store, device, world, spent)
-        outcome = begun(trainer, outcome.started)
         trainer.run(is_over, alive, meter.joules)
         predict_splits(trainer, store, check_stop)
         trainer.leave()
@@ -112,22 +111,6 @@ def run_segment(
         cpu_seconds=time.process_time() - cpu,
         peak_memory_gib=peak_memory_gib(device),
         joules=meter.joules(),
-    )
-
-
-def begun(trainer: Trainer, started: float) -> TrainingOutcome:
-    """Return the outcome of a segment that has taken no step yet: status ``ok``, and its start.
-
-    The start is the epoch, step and cost ([s], [J]) of the checkpoint from which ``trainer``
-    resumes; ``started`` is the Unix time at which the segment started [s].
-    """
-    return TrainingOutcome(
-        status="ok",
-        started=started,
-        from_epoch=trainer.progress.epoch,
-        from_step=trainer.progress.step,
-        spent_seconds=trainer.spent_before.seconds,
-        spent_joules=trainer.spent_before.joules,
     )
 
 
@@ -169,31 +152,27 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """Return a copy of an outcome with checkpoint, epochs, errors and step times of a trainer."""
-    progress, sending = trainer.progress, trainer.sending
-    outcome = replace(
-        outcome,
-        checkpoint=sending.checkpoint.name if sending.checkpoint else "",
-        checksum=sending.checksum,
-        passed_over="; ".join(sending.passed_over.values()),
-        to_epoch=progress.epoch,
-        history=[row for row in progress.history if row[0] > trainer.spec.epochs.after_epoch],
-    )
-    if trainer.monitor is not None:
-        outcome = replace(
-            outcome,
-            steps=trainer.monitor.steps,
-            step_seconds=trainer.monitor.step_seconds,
-            graphs_per_step=trainer.graphs_per_step,
-            learning_rate=trainer.learning_rate,
-            **trainer.monitor.steady.totals,
-        )
+    """Return a copy of an outcome with a trainer's checkpoint, epochs, errors, cost and step times.
+
+    The cost ([s], [J]) is that of earlier segments, in the checkpoint from which it resumed.
+    """
+    progress, sending, monitor = trainer.progress, trainer.sending, trainer.monitor
+    found: dict[str, Any] = {
+        "checkpoint": sending.checkpoint.name if sending.checkpoint else "",
+        "checksum": sending.checksum,
+        "passed_over": "; ".join(sending.passed_over.values()),
+        "from_epoch": trainer.began[0],
+        "from_step": trainer.began[1],
+        "to_epoch": progress.epoch,
+        "history": [row for row in progress.history if row[0] > trainer.spec.epochs.after_epoch],
+        "spent_seconds": trainer.spent_before.seconds,
+        "spent_joules": trainer.spent_before.joules,
+    }
+    if monitor is not None:
+        of_steps = {name: getattr(trainer, name) for name in ("graphs_per_step", "learning_rate")}
+        found |= {"steps": monitor.steps, "step_seconds": monitor.step_seconds}
+        found |= monitor.steady.totals | of_steps
     if progress.best_epoch:
-        outcome = replace(
-            outcome,
-            best_val_error=progress.best_val_error,
-            best_val_loss=progress.best_val_loss,
-            best_epoch=progress.best_epoch,
-            metrics=progress.metrics,
-        )
-    return outcome
+        names = ("best_val_error", "best_val_loss", "best_epoch", "metrics")
+        found |= {name: getattr(progress, name) for name in names}
+    return replace(outcome, **found)

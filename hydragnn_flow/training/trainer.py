@@ -143,6 +143,8 @@ class Trainer:
         self._unsaved = False
         if state is not None:
             self._restore(state)
+        self.began = self.progress.epoch, self.progress.step
+        """Epoch and step from which this segment continues."""
         self._draw_apart()
         if not self.progress.step:
             self.progress.batches = spec.epochs.batches
@@ -444,7 +446,7 @@ class Trainer:
             "best": self.best,
             KEY: self.predicted,
             "optimizer": optimizer,
-            "schedule": self.schedule.state_dict(),
+            "schedule": self.schedule.plateau,
             "progress": vars(self.progress),
             "random": random_state(self.device),
             "spent": [before.seconds + now.seconds, before.joules + now.joules],
@@ -491,7 +493,7 @@ class Trainer:
             if "fused" in group:  # as in this optimiser, not the one that wrote the state
                 group["fused"] = self.optimizer.param_groups[0]["fused"]
         self.optimizer.load_state_dict(optimizer)
-        self.schedule.load_state_dict(state["schedule"])
+        self.schedule.plateau = state["schedule"]
         self.progress = Progress(**state["progress"])
         set_random_state(state["random"], self.device)
         if self.sending.checkpoint is not None:

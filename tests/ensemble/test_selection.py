@@ -162,8 +162,8 @@ def trials(tmp_path, alloy_store):
     for number, (error, size) in enumerate(errors):
         predicted = {name: values + size * error[name] for name, values in labels.items()}
         of_one = {name: values[None] for name, values in predicted.items()}
-        residuals = criterion.residuals(of_one, labels, split.n_atoms.astype(float))
-        value = float(criterion.of_residuals(*residuals)[0])
+        residuals, shares = criterion.residuals(of_one, labels, split.n_atoms.astype(float))
+        value = float(Judged(residuals, shares).criterion(residuals)[0])
         folder = tmp_path / str(number)
         spec = make_spec(folder, alloy_store, 4, number=number)
         outcome = TrainingOutcome(status="ok", best_val_error=value, best_epoch=4, checkpoint=FILE)

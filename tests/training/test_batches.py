@@ -46,23 +46,6 @@ def test_the_budget_is_hydragnns():
             budget({**HYDRAGNN, "max_nodes": wrong})
 
 
-def test_graphs_beyond_the_budget(tmp_path, alloy_store):
-    sizes = alloy_store["trainset"].n_atoms
-    limits = {"mode": "node_budget", "max_nodes": int(sizes.max()) - 1}
-
-    def spec(policy):
-        batching = limits | {"oversized_sample": policy}
-        return segment(tmp_path / policy, alloy_store, 2, Training__Batching=batching)
-
-    with pytest.raises(InputError, match=r"trainset: graph \d+ has .*max_nodes"):
-        run_segment(spec("error"))
-    for policy, kept in (("single", sizes > 0), ("skip", sizes < sizes.max())):
-        assert run_segment(spec(policy)).status == "ok"
-        plan = Trainer(spec(policy), alloy_store, CPU, World()).plan(0)
-        seen = sorted(np.concatenate([step.order for step in plan]).tolist())
-        assert seen == np.flatnonzero(kept).tolist()
-
-
 def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):
     spec = segment(
         tmp_path / "t", GraphStore.open(blocks), 6, Training__batch_size=3, mode="stream"

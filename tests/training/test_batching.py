@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from training_cases import plan_epoch
+from training_cases import by_rank, plan_epoch
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan.batching import Budget, plan_in_order
@@ -75,7 +75,7 @@ def graphs_of(steps):
 
 
 def content(steps):
-    return [[part.tolist() for part in step.by_rank] for step in steps]
+    return [[part.tolist() for part in by_rank(step)] for step in steps]
 
 
 def check(steps, index, budget, world):
@@ -83,8 +83,8 @@ def check(steps, index, budget, world):
     beyond = set(oversized(index, budget).tolist())
     for step in steps:
         assert step.graphs > 0
-        assert len(step.by_rank) == world
-        assert np.array_equal(np.concatenate(step.by_rank), step.order)
+        assert len(by_rank(step)) == world
+        assert np.array_equal(np.concatenate(by_rank(step)), step.order)
         assert step.atoms == index.n_atoms[step.order].sum()
         if not beyond.isdisjoint(step.order.tolist()):
             assert step.graphs == 1
@@ -111,7 +111,7 @@ def test_in_order_each_rank_goes_through_a_range_of_its_own(index, budget, world
 @given(index=indices(least=1), world=st.integers(2, 8), kind=st.sampled_from(["atoms", "edges"]))
 def test_no_two_ranks_differ_by_more_than_a_graph(index, world, kind):
     for step in plan_epoch(index, Budget(**{kind: 900}), 0, 0, world):
-        loads = [index.total(kind, part) for part in step.by_rank]
+        loads = [index.total(kind, part) for part in by_rank(step)]
         largest = max(index.total(kind, np.array([graph])) for graph in step.order)
         assert max(loads) - min(loads) <= largest
 
@@ -121,7 +121,7 @@ def test_with_many_graphs_to_a_rank_costs_are_nearly_equal(kind):
     index = many_graphs(640)
     n_steps = -(-index.total(kind, np.arange(640)) // 10)
     for step in plan_epoch(index, Budget(**{kind: n_steps}), 0, 0, 4):
-        loads = [index.total(kind, part) for part in step.by_rank]
+        loads = [index.total(kind, part) for part in by_rank(step)]
         assert max(loads) <= 1.02 * np.mean(loads)
 
 

@@ -13,6 +13,7 @@ from training_cases import same, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
+from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
 from hydragnn_flow.training.measures.losses import Loss
@@ -38,7 +39,8 @@ def criterion(name, store):
 
 
 def errors_of(judged, predictions, labels, n_atoms):
-    return judged.of_residuals(*judged.residuals(predictions, labels, n_atoms))
+    residuals, shares = judged.residuals(predictions, labels, n_atoms)
+    return Judged(residuals, shares, judged.power).criterion(residuals)
 
 
 def summed(metrics, batches, predictions):
@@ -79,7 +81,7 @@ def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, name, see
     weights = rng.dirichlet(np.ones(3))
     residuals, shares = judged.residuals(many, labels, val.n_atoms)
     mean = {key: np.einsum("k,knd->nd", weights, values)[None] for key, values in many.items()}
-    found = judged.of_residuals(weights @ residuals, shares)
+    found = Judged(residuals, shares, judged.power).criterion(weights @ residuals)
     np.testing.assert_allclose(found, errors_of(judged, mean, labels, val.n_atoms)[0])
 
 
@@ -93,7 +95,8 @@ def test_elements_without_a_label_are_left_out():
     residuals, shares = judged.residuals(predictions, labels, np.array([2, 3]))
     assert residuals.shape == (1, 8)
     assert shares.sum() == pytest.approx((1 / 2.0 + 1 / 0.5) / 2)
-    assert judged.of_residuals(residuals, shares) == pytest.approx((1 / 2.0 + 0.25 / 0.5) / 2)
+    found = Judged(residuals, shares).criterion(residuals)
+    assert found == pytest.approx((1 / 2.0 + 0.25 / 0.5) / 2)
 
 
 def test_a_candidate_that_predicts_no_number_is_the_worst():

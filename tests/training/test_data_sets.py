@@ -10,6 +10,7 @@ from test_criterion import summed
 
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
+from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
@@ -145,8 +146,8 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store, name):
     assert trivial[f"energy@{FAR}"] < 1.0  # eV per atom, though energies are 1,000 eV away
     criterion = Criterion.of(checked, manifest, trivial, name)
     stacked = {target: values[None] for target, values in predictions.items()}
-    residuals = criterion.residuals(stacked, labels, val.n_atoms, val.branch)
-    (error,) = criterion.of_residuals(*residuals)
+    residuals, shares = criterion.residuals(stacked, labels, val.n_atoms, val.branch)
+    (error,) = Judged(residuals, shares, criterion.power).criterion(residuals)
     assert criterion.of_metrics(found) == pytest.approx(error, rel=1e-6)
 
 

@@ -132,20 +132,6 @@ def test_epochs_divide_a_budget_evenly(size, epochs):
     assert max(parts) - min(parts) <= 1
 
 
-@given(index=indices(), budget=budgets(), seed=st.integers(0, 5), world=st.integers(1, 6))
-def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(
-    index, budget, seed, world
-):
-    budget = replace(budget, oversized="single")
-
-    def drawn(epoch, ranks):
-        return Counter(graphs_of(plan_epoch(index, budget, seed, epoch, ranks, bootstrap=True)))
-
-    found = drawn(0, world)
-    assert found == drawn(3, 1)
-    assert found.total() == len(index)
-
-
 def test_seed_and_epoch_decide():
     index = Sizes(np.arange(1, 61), np.arange(60))
     for blocks in (None, np.arange(0, 61, 5)):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from segment_cases import network_with
-from training_cases import PROPERTY, trainer_of
+from training_cases import trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
@@ -178,15 +178,3 @@ def test_bf16_keeps_weights_and_learns(tmp_path, alloy_store):
     (first, *_), (other, *_) = trainer.progress.history, whole.progress.history
     assert first[1] != other[1]
     assert trainer.progress.best_val_error == pytest.approx(whole.progress.best_val_error, rel=0.1)
-
-
-@pytest.mark.parametrize("mpnn_type", ["SchNet", "PNA"])
-def test_checkpointed_layers_give_the_same(tmp_path, alloy_store, mpnn_type):
-    losses = []
-    for switch in (False, True):
-        changes = {"Architecture__mpnn_type": mpnn_type, "Training__conv_checkpointing": switch}
-        trainer = trainer_of(tmp_path / str(switch), alloy_store, 5, **PROPERTY, **changes)
-        assert trainer.model.encoder.layers.checkpointing is switch
-        trainer.run()
-        losses.append(trainer.progress.history)
-    assert losses[0] == losses[1]

@@ -13,7 +13,7 @@ from ddp_rank import train_on
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
-from training_cases import CPU, plan_epoch
+from training_cases import CPU, by_rank, plan_epoch
 
 from hydragnn_flow.config import DataConfig, RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -238,7 +238,7 @@ def test_a_step_has_the_same_graphs(stores, world):
             assert sorted(one.order) == sorted(other.order)
             assert one.atoms == other.atoms
         for step in [*dealt, *order]:
-            for rank, graphs in enumerate(step.by_rank):
+            for rank, graphs in enumerate(by_rank(step)):
                 mine = division.branches[division.group_of(rank)]
                 assert set(runs.branch_of(graphs)) <= set(mine)
 

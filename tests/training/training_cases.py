@@ -56,15 +56,19 @@ def plan_epoch(
     epoch: int,
     world: int,
     blocks: Any = None,
-    bootstrap: bool = False,
     **dealing: Any,
 ) -> list[Step]:
     """All steps of a pass, in the order of a seed."""
     size = len(index)
-    order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
+    order = Shuffled(size, seed) if blocks is None else InBlocks(blocks, seed)
     given = {"n_graphs": size, "blocks": blocks, "seed": seed} | dealing
     windows = Epoch(index, order, budget, epoch * size, world, **given).windows()
     return [step for window in windows for step in window]
+
+
+def by_rank(step: Step) -> list[Any]:
+    """Graphs of each rank in a step."""
+    return [step.of_rank(rank) for rank in range(len(step.bounds) - 1)]
 
 
 def stops_at(*times: int) -> Callable[[], bool]:

@@ -96,6 +96,11 @@ class MessagePassing(nn.Module):
         self.checkpointing = False
         """True if the backward pass recomputes layers instead of keeping their activations (Chen et
         al., arXiv:1604.06174)."""
+        self.degrees = [0] * (depth + 1)
+        """Highest degree of the node features before each layer, and after the last one. The degree
+        of scalars is 0, that of vectors 1. Where it is above 0, ``tensors`` of the
+        :class:`NodeState` are [n_atoms, components, width], with the components of all degrees from
+        1 on, in e3nn's order."""
 
     def edge_features(self, geometry: Geometry) -> Any:
         """Compute the edge features that all layers read, once per batch."""
@@ -104,16 +109,6 @@ class MessagePassing(nn.Module):
     def begin(self, nodes: Tensor, geometry: Geometry) -> NodeState:
         """Return the node state before the first layer, from node features [n_atoms, width]."""
         return NodeState(nodes)
-
-    @property
-    def degrees(self) -> list[int]:
-        """Highest degree of the node features before each layer, and after the last one.
-
-        The degree of scalars is 0, that of vectors 1. Where it is above 0, ``tensors`` of the
-        :class:`NodeState` are [n_atoms, components, width], with the components of all degrees
-        from 1 on, in e3nn's order.
-        """
-        return [0] * (len(self.layers) + 1)
 
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
         """Replace each layer, in place, by ``wrapper(layer)``, with the same call signature."""

@@ -544,15 +544,7 @@ class MACE(MessagePassing):
             MACELayer(degrees, order, self.radial.size, n_elements, width)
             for degrees, order in zip(plans, orders, strict=True)
         )
-        self._degrees = [layer.nodes for layer in plans] + [plans[-1].outputs]
-
-    @property
-    def degrees(self) -> list[int]:
-        """Highest degrees of node features before each layer, and after the last one.
-
-        Degrees that cannot influence the last layer's scalars are left out.
-        """
-        return self._degrees
+        self.degrees = [layer.nodes for layer in plans] + [plans[-1].outputs]
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
         """Return radial features and harmonics, and each atom's row in tables by element."""

@@ -167,6 +167,7 @@ class PAINN(MessagePassing):
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
+        self.degrees = [0, *[1] * (depth - 1), 0]
         # Networks are smoother, and learn forces in fewer steps, if messages and updates begin
         # smaller than what they are added to.
         scale = 0.4 * statistics.average_neighbours**-0.5
@@ -175,11 +176,6 @@ class PAINN(MessagePassing):
             PAINNLayer(width, self.reader.size, first=number == 0, last=number == depth - 1)
             for number in range(depth)
         )
-
-    @property
-    def degrees(self) -> list[int]:
-        """Highest degrees of node features: 1 (vectors) between layers, 0 at both ends."""
-        return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> VectorEdges:
         """Return the radial features and directions of the edges."""

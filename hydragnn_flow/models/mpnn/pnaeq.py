@@ -144,6 +144,7 @@ class PNAEq(MessagePassing):
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
+        self.degrees = [0, *[1] * (depth - 1), 0]
         self.reader = VectorEdgeReader(architecture.num_radial, statistics, 1.0)
         logarithm, neighbours = mean_log_degree(statistics), statistics.average_neighbours
         self.layers = nn.ModuleList(
@@ -157,11 +158,6 @@ class PNAEq(MessagePassing):
             )
             for number in range(depth)
         )
-
-    @property
-    def degrees(self) -> list[int]:
-        """Highest degrees of node features: 1 (vectors) between layers, 0 at both ends."""
-        return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> CountedEdges:
         """Return radial features and directions of edges, and degrees of atoms."""

@@ -16,7 +16,6 @@ from hydragnn_flow.training.fused.trainer import FusedTrainer
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import EnergyMeter, Stopped
 from hydragnn_flow.training.runner import (
-    begun,
     how_ended,
     open_store,
     predict_splits,
@@ -85,7 +84,7 @@ def run_fused(
             raise
         outcome = TrainingOutcome.cut_short("interrupted", APART + reason, wall)
         return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
-    outcomes = [replace(begun(member, started), fused=n) for member in fused.members]
+    outcomes = [TrainingOutcome(status="ok", started=started, fused=n)] * n
     fused.run(is_over, alive)
     for place, member in enumerate(fused.members):
         failure = fused.ended[place]

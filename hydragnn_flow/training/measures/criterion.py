@@ -136,7 +136,7 @@ class Criterion:
         -------
         residuals, shares
             ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`. The criterion of
-            a weighted mean of candidates is ``of_residuals(weights @ residuals, shares)``.
+            a weighted mean is ``(Σ shares |weights @ residuals|^p)^(1/p)``, with p = :attr:`power`.
         """
         parts: list[tuple[Floats, float]] = []
         for key, trivial in self.trivial_errors.items():
@@ -158,15 +158,6 @@ class Criterion:
             for flat, trivial in parts
         ]
         return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
-
-    def of_residuals(self, residuals: Floats, shares: Floats) -> Floats:
-        """Compute the criterion ``[...]`` of residuals r ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
-
-        The weights s are ``shares``, ``[N]``, from :meth:`residuals`, and p is :attr:`power`. The
-        result is infinite where a prediction is NaN.
-        """
-        found = (np.abs(residuals) ** self.power @ shares) ** (1 / self.power)
-        return np.where(np.isnan(found), np.inf, found)
 
 
 if TYPE_CHECKING:

@@ -125,11 +125,6 @@ class Step:
         """Return the indices of the graphs that a rank computes; possibly none."""
         return self.order[self.bounds[rank] : self.bounds[rank + 1]]
 
-    @property
-    def by_rank(self) -> list[Ints]:
-        """One array of graph indices for each rank, in the order of ranks."""
-        return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
-
 
 def plan_in_order(
     index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
