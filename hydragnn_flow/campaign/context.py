@@ -124,15 +124,17 @@ class Ledger:
                 if result.kind == "trial":
                     self.settle(result.number)
 
-    def load_whole(self, trials: Collection[int]) -> None:
+    def load_whole(self, trials: Collection[int]) -> list[SegmentResult]:
         """Read all results of trials that have not ended again from disk, with all details.
 
-        ``trials`` are the numbers of these trials.
+        ``trials`` are the numbers of these trials. Returns the results in the order of the ledger.
         """
         for number in trials:
             self.trials.pop(number, None)
-        for result in self._directory.results(trials) if trials else ():
+        results = list(self._directory.results(trials)) if trials else []
+        for result in results:
             self.trials[result.number].append(result)
+        return results
 
     def settle(self, trial: int) -> None:
         """Drop results of an ended trial from memory, except those that its members may need.
