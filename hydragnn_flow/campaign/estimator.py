@@ -25,7 +25,6 @@ from hydragnn_flow.placement import (
     CostModel,
     Estimate,
     Gcd,
-    Sharing,
     Sizes,
     Taken,
     Work,
@@ -180,11 +179,6 @@ class Estimator:
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
         """Count the work of a training step on ``batches`` batches of average size."""
         return self._step_work(network, self.steps_of_a_pass(network, batches))
-
-    @property
-    def sharing(self) -> Sharing:
-        """Slowdown of segments that share a GCD, as far as it is known."""
-        return self.costs.sharing
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct later predictions by the measured costs of segments."""

@@ -17,9 +17,8 @@ from hydragnn_flow.config.network import (
     load_network,
     network_section,
     read_json,
-    with_branches,
 )
-from hydragnn_flow.config.network.architecture import GPS
+from hydragnn_flow.config.network.architecture import GPS, with_branches
 from hydragnn_flow.config.network.hydragnn_keys import default_weights
 from hydragnn_flow.config.objective import CampaignConfig, ObjectiveConfig
 from hydragnn_flow.config.origins import StartConfig
