@@ -16,7 +16,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from hydragnn_flow.config.base import Section, explain
@@ -221,14 +220,7 @@ class DataConfig(Section):
         source = info.data.get("source")
         return split if source is None else split.of(source)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> DataConfig:
-        for conflict in self._conflicts():
-            raise ValueError(conflict)
-        return self
-
     def _conflicts(self) -> Iterator[str]:
-        """Yield sentences about keys that are impossible, or do not go together."""
         if (self.source is None) == (self.sources is None):
             both = "both are there" if self.source else "none is there"
             yield f"give source, or sources for several data sets; {both}, so write one of them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -36,15 +37,14 @@ class ObjectiveSearch(SearchConfig):
     """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
     is measured if the function does not return that quantity."""
 
-    @model_validator(mode="after")
-    def _of_functions(self) -> ObjectiveSearch:
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
         for key in _OF_NETWORKS:
             if getattr(self, key) != SearchConfig.model_fields[key].default:
-                raise ValueError(
+                yield (
                     f"{key} is for networks that are trained here, not for an objective of your "
                     f"own; remove it"
                 )
-        return self
 
     @field_validator("objective")
     @classmethod

@@ -210,17 +210,17 @@ class RunConfig(CampaignConfig):
     resources: ResourcesConfig = ResourcesConfig()
 
     @model_validator(mode="after")
-    def _fits_together(self) -> RunConfig:
+    def _with_sources(self) -> RunConfig:
         base = self.network_with({})
         data = self.data.for_network(base)
         if self.start_from is not None:
             self.start_from.check(base, self.search.space)
-        for conflict in self._conflicts(base, data):
+        for conflict in self._between_sections(base, data):
             raise ValueError(conflict)
         check_search(self.search, self.network_with, self.resources.gcds)
         return self.model_copy(update={"data": data})
 
-    def _conflicts(self, base: NetworkConfig, data: DataConfig) -> Iterator[str]:
+    def _between_sections(self, base: NetworkConfig, data: DataConfig) -> Iterator[str]:
         """Yield sentences about sections that do not go together."""
         if base.Architecture.radius is None:
             yield "network: Architecture.radius [Å] is required for the neighbour list"
