@@ -331,23 +331,14 @@ class DataConfig(Section):
             try:
                 one.source.check_files(self.folder)
             except InputError as error:
-                raise _of_data_set(error, number, one) from None
+                key = f"data.sources.{number}." if one.name else "data.source."
+                raise InputError(str(error).replace("data.source.", key)) from None
 
 
 def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
     if one.split is None:
         return shared.of_one_of_several(one.source)
     return one.split.of(one.source)
-
-
-def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
-    """Return an error about a source that names the key as the user wrote it.
-
-    For one of several data sets, `data.source` becomes `data.sources.N`, where N is ``number``.
-    """
-    if not one.name:
-        return error
-    return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
 
 
 def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:

@@ -7,8 +7,7 @@ system. A wrong path is reported before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,13 +200,8 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
     )
 
 
-@contextmanager
-def _shown(view: View | None) -> Iterator[View]:
-    if view is not None:
-        yield view
-        return
-    with CampaignView() as shown:
-        yield shown
+def _shown(view: View | None) -> AbstractContextManager[View]:
+    return CampaignView() if view is None else nullcontext(view)
 
 
 def _check_sampler(config: RunConfig) -> None:
