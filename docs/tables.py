@@ -17,13 +17,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network import (
-    Architecture,
-    EngineArchitecture,
-    EngineNetwork,
-    HydraNetwork,
-)
+from hydragnn_flow.config.network import Architecture, EngineNetwork, HydraNetwork
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
+from hydragnn_flow.config.network.load import EngineArchitecture
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.config.objective import ObjectiveSearch
 from hydragnn_flow.config.optuna_classes import SAMPLERS

@@ -147,7 +147,8 @@ def run(
     a search for `throughput`, `seconds` or `joules` alone has no ensemble.
     """
     from hydragnn_flow.campaign import check_paths, run_campaign, with_start
-    from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
+    from hydragnn_flow.config.objective import ObjectiveConfig
+    from hydragnn_flow.config.run import load_campaign
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):

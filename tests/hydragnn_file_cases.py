@@ -24,7 +24,6 @@ from torch_geometric.data import Data
 
 from hydragnn_flow.config import NetworkConfig, RunConfig, load_network
 from hydragnn_flow.config.network import Architecture, network_section, read_json
-from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.data import GraphStore, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.errors import InputError
@@ -122,7 +121,7 @@ def _check(network: dict[str, Any], dims: list[int], name: str, additions: list[
             "fails" if wrong else outcome,
             wrong,
             additions=tuple(additions),
-            said=tuple(remarks(config)),
+            said=tuple(config.remarks()),
         )
 
 

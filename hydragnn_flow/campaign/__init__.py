@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hydragnn_flow.campaign.setup.origin import load_config, with_start
-from hydragnn_flow.campaign.setup.start import CampaignSummary, check_paths, prepare, run_campaign
+from hydragnn_flow.campaign.setup.start import (
+    CampaignSummary,
+    check_paths,
+    load_config,
+    prepare,
+    run_campaign,
+    with_start,
+)
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.setup.stores import segment_of_run
+from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
@@ -124,15 +124,17 @@ class Ledger:
                 if result.kind == "trial":
                     self.settle(result.number)
 
-    def load_whole(self, trials: Collection[int]) -> None:
+    def load_whole(self, trials: Collection[int]) -> list[SegmentResult]:
         """Read all results of trials that have not ended again from disk, with all details.
 
-        ``trials`` are the numbers of these trials.
+        ``trials`` are the numbers of these trials. Returns the results in the order of the ledger.
         """
         for number in trials:
             self.trials.pop(number, None)
-        for result in self._directory.results(trials) if trials else ():
+        results = list(self._directory.results(trials)) if trials else []
+        for result in results:
             self.trials[result.number].append(result)
+        return results
 
     def settle(self, trial: int) -> None:
         """Drop results of an ended trial from memory, except those that its members may need.
@@ -239,12 +241,22 @@ class Context:
             trivial_errors=trivial_errors(self.store[TRAIN], manifest, name),
         )
 
-    def another_estimator(self) -> Estimator:
-        """Return a new estimator for this campaign, which no measured segment has corrected yet."""
-        gcd = gcd_for_segments(self.site, self.config, self.store)
-        node = self.site.node
+    def another_estimator(self, gcd: Gcd | None = None) -> Estimator:
+        """Return a new estimator for this campaign, which no measured segment has corrected yet.
+
+        ``gcd`` is speed and memory of a GCD for segments, by default those of the site.
+        """
+        config, store = self.config, self.store
+        gcd = gcd or gcd_for_segments(self.site, config.data.mode, store)
         return Estimator(
-            self.config, self.store, gcd, node.device, len(node.gcds), works=self.works
+            config.network_with({}),
+            store,
+            replace(self.site.node, gcd=gcd),
+            graphs_judged(config, store.manifest),
+            budget=config.divided_budget,
+            sampling=config.data.sampling,
+            resizes=config.resizes,
+            works=self.works,
         )
 
     @property

@@ -329,7 +329,7 @@ class Dispatch(Jobs[SegmentTask]):
 
     def _sharing_pays(self) -> bool:
         """Return whether segments may share a GCD; tell the user once if they may not."""
-        pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
+        pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.costs.sharing.pays
         if not pays and not self._told_apart:
             self._told_apart = True
             told = "segments on one GCD get on faster one after the other: each has its own"
@@ -338,7 +338,7 @@ class Dispatch(Jobs[SegmentTask]):
 
     def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
         """Return ``ready`` segments, some marked to have a GCD alone until sharing is measured."""
-        if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
+        if self._fleet.gcd.most_segments == 1 or self._context.estimator.costs.sharing.is_known:
             return ready
         site = self._context.site
         most = min(16, max(1, site.gcds // _ONE_ALONE_OF))

@@ -159,21 +159,19 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | Non
     if rest is not None:
         context.estimator.costs.rest_watts = rest
     context.keep_costs()
-    if config.ensemble is None:
-        view.step("finish", 0, 1, "writing the report")
-        write_report(directory.path)
-        view.step("finish", 1, 1)
-        return None
-    view.step("finish", 0, 2, "calibrating and testing")
-    totals = {
-        "wall_seconds": directory.wall_seconds(),
-        **cost_of(directory.results()),
-        **nodes_cost(directory.path),
-    }
-    summary = finish_ensemble(
-        directory.path, config.members, config.network_with({}), context.store, members, totals
-    )
-    view.step("finish", 1, 2, "writing the report")
+    summary, steps = None, 1 if config.ensemble is None else 2
+    if config.ensemble is not None:
+        view.step("finish", 0, steps, "calibrating and testing")
+        totals = {
+            "wall_seconds": directory.wall_seconds(),
+            **cost_of(directory.results()),
+            **nodes_cost(directory.path),
+        }
+        network = config.network_with({})
+        summary = finish_ensemble(
+            directory.path, config.members, network, context.store, members, totals
+        )
+    view.step("finish", steps - 1, steps, "writing the report")
     write_report(directory.path)
-    view.step("finish", 2, 2)
+    view.step("finish", steps, steps)
     return summary

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
-from hydragnn_flow.campaign.setup.stores import graphs_judged
 from hydragnn_flow.campaign.task import fewest_micro_batches, takes_more
-from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Site
+from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.models import HydraModel, Model, build_model, network_cost
 from hydragnn_flow.models.geometry import any_finite
 from hydragnn_flow.models.heads import parameters_of_heads
@@ -25,14 +25,13 @@ from hydragnn_flow.placement import (
     CostModel,
     Estimate,
     Gcd,
-    Sharing,
     Sizes,
     Taken,
     Work,
     WorkInterpolation,
     too_large,
 )
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import Sampling, SegmentResult
 from hydragnn_flow.training.parallel import division_of
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.plan.sampling import drawn_size
@@ -60,40 +59,46 @@ class Estimator:
 
     Parameters
     ----------
-    config
-        Configuration of the run.
+    base
+        Network of the run.
     store
         Store with the training split.
-    gcd
-        Speed of a GCD, and its memory for segments, from :func:`gcd_for_segments`.
-    device
-        Type of the GCDs, such as `cpu` or `cuda`, which decides how memory is measured.
-    gcds_per_node
-        Number of GCDs on a node.
+    node
+        Node of the site, whose GCD has the memory for segments that :func:`gcd_for_segments` says.
+        The kind of its device decides how memory is measured.
+    judged
+        Number of validation graphs that judge each epoch.
+    budget
+        Unit and amount of `search.budget`; None if an epoch is a pass through the training split.
+    sampling
+        Value of `data.sampling`.
+    resizes
+        True if a segment that lacks memory continues with more micro-batches, `RunConfig.resizes`.
     works
         Interpolation of the work of training steps; None for a new one.
     """
 
     def __init__(
         self,
-        config: RunConfig,
+        base: NetworkConfig,
         store: GraphStore,
-        gcd: Gcd,
-        device: str,
-        gcds_per_node: int = 1,
+        node: Node,
+        judged: int,
         *,
+        budget: tuple[str, float] | None,
+        sampling: Sampling,
+        resizes: bool,
         works: WorkInterpolation | None = None,
     ) -> None:
-        self.gcd = gcd
-        self.costs = CostModel(gcd, gcds_per_node)
+        self.gcd = node.gcd
+        self.costs = CostModel(node.gcd, len(node.gcds))
         """Cost model of the GCDs, which learns from measured segments."""
+        self.judged = judged
         # Last segment of each trial and member, by kind and number.
         self._last: dict[tuple[str, int], Taken] = {}
-        self._config, self._store, self._device = config, store, device
-        self.judged = graphs_judged(config, store.manifest)
-        """Number of validation graphs that judge each epoch."""
-        self._train = drawn_size(store.manifest, config.data.sampling)
-        self._base = config.network_with({})
+        self._base, self._store, self._device = base, store, node.device
+        self._budget, self._sampling, self._resizes = budget, sampling, resizes
+        self._train = drawn_size(store.manifest, sampling)
         self._works = works or WorkInterpolation()
         self._probe: EngineProbe | None = None
         self._counted: tuple[tuple[Any, ...], Work] | None = None
@@ -134,7 +139,6 @@ class Estimator:
         network, estimate
             The network with its `accumulation_steps` set, and the predicted cost of the segment.
         """
-        resizes = self._config.resizes
         own = self._own(results)
 
         def estimated() -> Estimate:
@@ -142,11 +146,11 @@ class Estimator:
 
         estimate = estimated()
         steps = network.Training.accumulation_steps
-        while too_large(estimate, self.gcd) and takes_more(resizes, network, steps, batches):
+        while too_large(estimate, self.gcd) and takes_more(self._resizes, network, steps, batches):
             steps *= 2
             network = network.with_accumulation(steps)
             estimate = estimated()
-        fewest = fewest_micro_batches(resizes, results, width, batches)
+        fewest = fewest_micro_batches(self._resizes, results, width, batches)
         if steps < fewest:
             network = network.with_accumulation(fewest)
             estimate = estimated()
@@ -170,21 +174,13 @@ class Estimator:
 
         An epoch is a pass through the training split, or a fraction of `search.budget`.
         """
-        budget = self._config.divided_budget
-        if budget is None:
-            return self.steps_of_a_pass(network, batches)
-        if budget[0] == "seconds":
+        if self._budget is not None and self._budget[0] == "seconds":
             return self._estimate(network, 1, 1, None, batches)[1]
         return self._steps(network, 1, batches)
 
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
         """Count the work of a training step on ``batches`` batches of average size."""
         return self._step_work(network, self.steps_of_a_pass(network, batches))
-
-    @property
-    def sharing(self) -> Sharing:
-        """Slowdown of segments that share a GCD, as far as it is known."""
-        return self.costs.sharing
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct later predictions by the measured costs of segments."""
@@ -242,7 +238,7 @@ class Estimator:
 
     def _evaluated_by(self, result: SegmentResult) -> float:
         """Return the ratio of graphs validated after an epoch to graphs in a step, in a segment."""
-        if self._config.divided_budget is not None and result.graphs_per_step:
+        if self._budget is not None and result.graphs_per_step:
             return self.judged / result.graphs_per_step
         return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
 
@@ -312,22 +308,21 @@ class Estimator:
                 evaluated=self._evaluated(steps),
             )
 
-        budget = self._config.divided_budget
+        budget = self._budget
         if budget is None or budget[0] != "seconds":
             taken = self._steps(network, epochs, batches)
             return cost(taken), taken
         # The number of steps that fit in the time, the rest of a segment neglected.
         one = (cost(2 * _MANY_STEPS).seconds - cost(_MANY_STEPS).seconds) / _MANY_STEPS
-        taken = max(1, round(budget[1] * epochs / self._config.num_epoch / one))
+        taken = max(1, round(budget[1] * epochs / self._base.Training.num_epoch / one))
         return cost(taken), taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
         """Return the number of steps in ``epochs`` epochs, for budgets other than a time."""
-        budget = self._config.divided_budget
-        if budget is None:
+        if self._budget is None:
             return epochs * self.steps_of_a_pass(network, batches)
-        unit, size = budget
-        wanted = size * epochs / self._config.num_epoch
+        unit, size = self._budget
+        wanted = size * epochs / self._base.Training.num_epoch
         if unit == "samples":
             wanted /= self.graphs_per_step(network, batches)
         return max(1, math.ceil(wanted))
@@ -368,7 +363,7 @@ class Estimator:
 
     def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
         division = division_of(
-            *(network, self._store.manifest, self._store[TRAIN], self._config.data.sampling),
+            *(network, self._store.manifest, self._store[TRAIN], self._sampling),
             width,
         )
         if division is None:
@@ -444,7 +439,7 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
     return replace(work, parts=parts, gathers=gathers, gathered_bytes=gathered)
 
 
-def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
+def gcd_for_segments(site: Site, mode: Mode, store: GraphStore) -> Gcd:
     """Return speed and memory of a site's GCD, without the memory for its part of a store.
 
     Raises
@@ -453,7 +448,7 @@ def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
         If the remaining memory is less than a process needs.
     """
     node = site.node
-    if node.device != "cpu" or config.data.mode != "memory":
+    if node.device != "cpu" or mode != "memory":
         return node.gcd
     # A store larger than half of a node's memory is on its disk.
     stored = store.manifest.bytes / 2**30 / len(node.gcds)

@@ -6,14 +6,14 @@ the driver may be killed at any moment and restarted by the same command.
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import pandas as pd
 
 from hydragnn_flow.campaign.context import Ledger, answering
 from hydragnn_flow.config.objective import SECONDS, ObjectiveConfig
@@ -305,13 +305,12 @@ class _Campaign:
 
 
 def _table(records: list[TrialRecord], config: ObjectiveConfig) -> str:
-    text = io.StringIO()
     names, objectives = list(config.search.space), list(config.search.objectives)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "state", *objectives, *names, "reason"])
+    rows = []
     for record in records:
         values = record.values or (record.value,)
         padded = [*values, *[None] * len(objectives)][: len(objectives)]
         chosen = [record.parameters.get(name) for name in names]
-        writer.writerow([record.number, record.state, *padded, *chosen, record.reason])
-    return text.getvalue()
+        rows.append([record.number, record.state, *padded, *chosen, record.reason])
+    columns = ["trial", "state", *objectives, *names, "reason"]
+    return str(pd.DataFrame(rows, columns=columns, dtype=object).to_csv(index=False))

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +221,14 @@ def profiler(
         def measure(
             spec: SegmentSpec, gcds: int, trace: Path | None = None
         ) -> tuple[TrainingProfile, int]:
-            jobs = Jobs[_Profile](pool, site)
-            task = _profile(replace(spec, driver=replace(spec.driver, token=token)), gcds, site)
+            jobs, whole = Jobs[Task](pool, site), site.node.gcd.memory_gib
+            task = Task(
+                spec=replace(spec, driver=replace(spec.driver, token=token)),
+                width=gcds,
+                estimate=Estimate(gcds * spec.profile.seconds, whole, 0.0, busy=1.0),
+            )
             for sent, end in run_all(jobs, [task], "profiling", _Waits(jobs, task, waits)):
+                assert isinstance(sent.spec, SegmentSpec)
                 spec = sent.spec
                 if end.status == "out_of_memory":
                     raise OutOfMemory(
@@ -244,16 +249,6 @@ def profiler(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Profile(Task):
-    spec: SegmentSpec
-
-
-def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
-    estimate = Estimate(gcds * spec.profile.seconds, site.node.gcd.memory_gib, 0.0, busy=1.0)
-    return _Profile(spec=spec, width=gcds, estimate=estimate)
-
-
 class _Waits:
     """Callback that reports why a profile waits.
 
@@ -261,7 +256,7 @@ class _Waits:
     :data:`SECONDS_FOR_THE_OTHERS`.
     """
 
-    def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
+    def __init__(self, jobs: Jobs[Task], task: Task, say: Callable[[str], None]) -> None:
         self._jobs, self._task, self._say = jobs, task, say
         self._first = math.inf
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,27 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from hydragnn_flow.campaign.objectives import TooShort, outcome_of
-from hydragnn_flow.campaign.task import is_final
-from hydragnn_flow.config import RunConfig, SearchConfig
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
-from hydragnn_flow.search.records import FIXED, PASSED, REASON, active, distributions
+from hydragnn_flow.search.records import FIXED, REASON, active, distributions
 from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
-from hydragnn_flow.search.study import Search, add_earlier
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.search.study import add_earlier
 from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, furthest
 
 
-def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
-    """Rebuild a missing study from the recorded results of a run, if there are any.
+def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
+    """Make a missing study anew, with all trials that have begun as running.
+
+    The next step is to report their recorded results to it, as after any restart.
 
     Parameters
     ----------
     directory
         Run directory; its `run.yaml` names the earlier searches that the study started from.
     config
-        Configuration of the run.
+        Section `search` of the run.
 
     Returns
     -------
@@ -48,18 +45,18 @@ def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
     """
     if is_there(directory.journal):
         return 0
-    results = [result for result in directory.results() if result.kind == "trial"]
+    recorded = {
+        result.number: result.parameters for result in directory.results() if result.kind == "trial"
+    }
     folders = (directory.path / "trials").glob("[0-9]*/")
-    numbers = {result.number for result in results} | {int(folder.name) for folder in folders}
+    numbers = recorded.keys() | {int(folder.name) for folder in folders}
     if not numbers:
         return 0
-    search = config.search.model_copy(update={"warm_start": directory.warm_start()})
-    config = config.model_copy(update={"search": search})
+    config = config.model_copy(update={"warm_start": directory.warm_start()})
     temporary = directory.journal.with_name(f".{directory.journal.name}.rebuilding")
     temporary.unlink(missing_ok=True)
     try:
-        made = _begin_trials(temporary, directory, search, results, numbers)
-        _judge(temporary, config, results)
+        made = _begin_trials(temporary, directory, config, recorded, numbers)
         end_of(directory.journal).unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # the disk may have refused it
             end_of(temporary).replace(end_of(directory.journal))
@@ -69,30 +66,18 @@ def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
     return made
 
 
-class _SecondJudgement(Search):
-    """Search that repeats the decisions of the original one, where they are known."""
-
-    def went_on(self, number: int, rung: int, value: float) -> None:
-        """Record that a trial reported a value at a rung (by index) and continued."""
-        identity = self._trial(number)._trial_id
-        epoch = self.rungs.epochs(number)[rung]
-        self._storage.set_trial_intermediate_value(identity, epoch, value)
-        self._storage.set_trial_user_attr(identity, PASSED, rung)
-        self.rungs.restore(number, rung, value, True)
-
-
 def _begin_trials(
     journal: Path,
     directory: RunDirectory,
     config: SearchConfig,
-    results: Sequence[SegmentResult],
-    numbers: set[int],
+    recorded: Mapping[int, Mapping[str, Any]],
+    numbers: Set[int],
 ) -> int:
     """Add all trials up to the largest of ``numbers`` to a new study, as running.
 
-    The study is written to the file ``journal``. Returns how many trials were added.
+    The study is written to the file ``journal``; ``recorded`` are the parameters of trials in the
+    ledger. Returns how many trials were added.
     """
-    recorded = {result.number: result.parameters for result in results if result.parameters}
     enqueued = [dict(configuration) for configuration in config.enqueue]
     with StudyStorage(journal) as storage:
         study = optuna.create_study(
@@ -165,42 +150,3 @@ def _at(network: Any, path: str) -> Any:
         network = network.get(key) if isinstance(network, dict) else None
     # A single width may be given for all layers.
     return network[0] if isinstance(network, list) and network else network
-
-
-def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -> None:
-    """Report the results to the study in ``journal``, and promote and stop trials as before.
-
-    A trial with a segment of a later rung was promoted.
-    """
-    reached: dict[int, int] = {}
-    for result in results:
-        reached[result.number] = max(result.rung, reached.get(result.number, 0))
-    last = {result.number: result for result in results}
-    # The sampler proposes nothing here, so the cheapest will do.
-    quick = config.search.model_copy(update={"sampler": "random"})
-    so_far: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-    search = _SecondJudgement(journal, quick, config.num_epoch, config.seed, config.ensemble_size)
-    with search:
-        for result in results:
-            number, rung = result.number, result.rung
-            so_far[number].append(result)
-            trial = search.record(number)
-            if trial.state != "running":
-                continue
-            if result.status == "ok" and result.best_val_error is not None:
-                try:
-                    outcome = outcome_of(config.search, so_far[number])
-                except (InputError, TooShort) as error:
-                    search.fail(number, f"error: {error}")
-                    continue
-                if not all(math.isfinite(value) for value in outcome.objectives):
-                    search.fail(number, f"diverged: objectives are {outcome.objectives}")
-                    continue
-                if rung < reached[number]:
-                    search.went_on(number, rung, outcome.objectives[0])
-                else:
-                    search.report(number, rung, outcome)
-            elif result is last[number] and is_final(
-                config.resizes, config.network_with(trial.parameters), result
-            ):
-                search.fail(number, f"{result.status}: {result.reason}")

@@ -142,14 +142,6 @@ def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int =
     return resizes and is_sum and steps < most
 
 
-def times_too_large(resizes: bool, results: Sequence[SegmentResult]) -> int:
-    """Return the number of ``results`` that ran out of memory; 0 if ``resizes`` is False.
-
-    ``resizes`` is `RunConfig.resizes`: True if a segment then continues with more micro-batches.
-    """
-    return sum(result.status == "out_of_memory" for result in results) if resizes else 0
-
-
 def fewest_micro_batches(
     resizes: bool, results: Sequence[SegmentResult], width: int, batches: int = 1
 ) -> int:
@@ -159,11 +151,11 @@ def fewest_micro_batches(
     The number is 1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has
     ``batches`` batches.
     """
-    if not times_too_large(resizes, results):
-        return 1
-    too_few = max(
+    too_few = [
         Fraction(result.accumulation_steps * max(1, len(result.gcds)), result.batches)
         for result in results
         if result.status == "out_of_memory"
-    )
-    return math.ceil(2 * too_few * batches / width)
+    ]
+    if not (resizes and too_few):
+        return 1
+    return math.ceil(2 * max(too_few) * batches / width)

@@ -18,13 +18,14 @@ from hydragnn_flow.campaign.objectives import (
     outcome_of,
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
-from hydragnn_flow.campaign.task import SegmentTask, is_final, log_retry, times_too_large
+from hydragnn_flow.campaign.task import SegmentTask, is_final, log_retry
 from hydragnn_flow.ensemble.selection import candidate_of, most_of_a_type
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import Search, TrialRecord
+from hydragnn_flow.search.records import PASSED
 from hydragnn_flow.search.rungs import Verdict
 from hydragnn_flow.segment import EpochPlan, SegmentResult, Start
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, remove_checkpoint
@@ -110,6 +111,19 @@ _CANDIDATES = 4
 _logger = logging.getLogger(__name__)
 
 
+class _Search(Search):
+    """Search that repeats decisions of an earlier driver, where the ledger shows them."""
+
+    def go_on(self, number: int, rung: int, value: float) -> Verdict:
+        """Record that a trial reported a value at a rung (by index) and continued."""
+        trial, epoch = self._trial(number), self.rungs.epochs(number)[rung]
+        if trial.user_attrs.get(PASSED, -1) < rung:
+            self._storage.set_trial_intermediate_value(trial._trial_id, epoch, value)
+            self._storage.set_trial_user_attr(trial._trial_id, PASSED, rung)
+            self.rungs.restore(number, rung, value, True)
+        return "goes_on"
+
+
 class TrialPhase:
     """Search of a campaign on the GCDs of a site.
 
@@ -124,13 +138,13 @@ class TrialPhase:
         self.context = context
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, config.criterion)
-        remade = rebuild_study(context.directory, config)
+        remade = rebuild_study(context.directory, config.search)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
                 _logger, "%s: was missing; made anew from %s, %d trials", study, ledger.name, remade
             )
-        self.search = Search(
+        self.search = _Search(
             context.directory.journal,
             config.search,
             config.num_epoch,
@@ -333,12 +347,14 @@ class TrialPhase:
                 self._queue(self.search.record(number), rung + 1)
         elif is_final(config.resizes, task.spec.network, result):
             self._fail(number, f"{result.status}: {result.reason}")
-        elif times_too_large(config.resizes, [result]):
+        elif result.status == "out_of_memory":
             self._queue(self.search.record(number), rung, may_have_begun=True)
         else:
             self._repeat(task.again(result), result)
 
-    def _report(self, number: int, rung: int, results: Sequence[SegmentResult]) -> Verdict:
+    def _report(
+        self, number: int, rung: int, results: Sequence[SegmentResult], *, went_on: bool = False
+    ) -> Verdict:
         try:
             search, ledger = self.context.config.search, self.context.ledger
             if search.energy_kwh is not None and not ledger.counts_energy:
@@ -355,6 +371,8 @@ class TrialPhase:
         if not all(math.isfinite(value) for value in outcome.objectives):
             self._fail(number, f"diverged: objectives are {outcome.objectives}")
             return "stops"
+        if went_on:
+            return self.search.go_on(number, rung, outcome.objectives[0])
         verdict = self.search.report(number, rung, outcome)
         _logger.info(
             "trial %d, rung %d: %s by the rule '%s': %s = %.6g after %d epochs",
@@ -406,23 +424,35 @@ class TrialPhase:
             )
 
     def _take_up(self) -> None:
-        """Report recorded results to the study after a restart, and prepare the next segments."""
-        running = [trial for trial in self.search.records if trial.state == "running"]
-        self.context.ledger.load_whole({trial.number for trial in running})
-        for trial in running:
-            self._take_up_trial(trial)
+        """Report recorded results to the study after a restart, and prepare the next segments.
 
-    def _take_up_trial(self, trial: TrialRecord) -> None:
-        history, rung, config = self._results[trial.number], 0, self.context.config
-        for position, result in enumerate(history, start=1):
+        Results are reported in the order in which they came. A trial with a result of a later rung
+        went on, as a study that was lost has to be told.
+        """
+        config = self.context.config
+        running = {trial.number for trial in self.search.records if trial.state == "running"}
+        results = self.context.ledger.load_whole(running)
+        last = {result.number: result.rung for result in results}
+        so_far: defaultdict[int, list[SegmentResult]] = defaultdict(list)
+        following = dict.fromkeys(running, 0)
+        for result in results:
+            number, rung = result.number, result.rung
+            so_far[number].append(result)
+            if number not in following:
+                continue
             if result.status == "ok" and result.best_val_error is not None:
-                if self._report(trial.number, result.rung, history[:position]) != "goes_on":
-                    return
-                rung = result.rung + 1
-            elif is_final(config.resizes, config.network_with(trial.parameters), result):
-                self._fail(trial.number, f"{result.status}: {result.reason}")
-                return
-        self._queue(trial, rung, may_have_begun=True)
+                went_on = rung < last[number]
+                if self._report(number, rung, so_far[number], went_on=went_on) == "goes_on":
+                    following[number] = rung + 1
+                else:
+                    del following[number]
+            elif is_final(
+                config.resizes, config.network_with(self.search.record(number).parameters), result
+            ):
+                self._fail(number, f"{result.status}: {result.reason}")
+                del following[number]
+        for number in sorted(following):
+            self._queue(self.search.record(number), following[number], may_have_begun=True)
 
     def _show(self) -> None:
         self.context.view.search(

@@ -9,9 +9,9 @@ import importlib
 import re
 import reprlib
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -48,6 +48,8 @@ class Section(BaseModel):
 
     unused: ClassVar[Mapping[str, str]] = {}
     """Reason by key, for keys that are accepted but change nothing."""
+    refused: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Reason and remedy by key, for keys that must switch their feature off."""
     removed: ClassVar[Mapping[str, tuple[Sequence[Any], str]]] = {}
     """By key of earlier versions of the package: values that are still accepted besides null, and
     what to write instead of any other value."""
@@ -57,18 +59,28 @@ class Section(BaseModel):
     def _known_keys(cls, values: Any) -> Any:
         return check_keys(cls, values)
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for conflict in self._conflicts():
+            raise ValueError(conflict)
+        return self
+
+    def _conflicts(self) -> Iterator[str]:
+        """Yield sentences about values that are impossible, or do not go together."""
+        return iter(())
+
 
 def check_keys(section: type[Section], values: Any) -> Any:
-    """Return the values of a section without the keys in :attr:`Section.removed`, after checks.
+    """Return the values of a section that are read, after checks.
 
     Values that are not a dict are returned unchanged.
 
     Raises
     ------
     ValueError
-        If a key is unknown, a removed key has a value that is no longer accepted, a number is out
-        of range, or pydantic would convert a value to the type of its key. The message names the
-        key.
+        If a key is unknown, a removed key has a value that is no longer accepted, a refused key is
+        not off, a number is out of range, or pydantic would convert a value to the type of its key.
+        The message names the key.
     """
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
@@ -76,7 +88,12 @@ def check_keys(section: type[Section], values: Any) -> Any:
             accepted, instead = section.removed[key]
             if values[key] not in (None, *accepted):
                 raise ValueError(f"{key} is no longer a key; {instead}")
-        values = {key: value for key, value in values.items() if key not in section.removed}
+        for key in values.keys() & section.refused.keys():
+            if not _is_off(values[key]):
+                reason, remedy = section.refused[key]
+                raise ValueError(f"{key!r} cannot be honoured: {reason}; {remedy}")
+        unread = {*section.removed, *section.unused, *section.refused}
+        values = {key: value for key, value in values.items() if key not in unread}
         for key, value in values.items():
             if key not in fields:
                 raise ValueError(unknown_key(key, fields, section.unused))
@@ -90,6 +107,12 @@ def check_keys(section: type[Section], values: Any) -> Any:
             if isinstance(value, int) and abs(value) > 2**53:
                 raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
     return values
+
+
+def _is_off(value: Any) -> bool:
+    if isinstance(value, dict) and "enable" in value:
+        value = value["enable"]
+    return value in (None, False, 0, "", [], {})
 
 
 def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | None = None) -> str:

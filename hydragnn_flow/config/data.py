@@ -16,7 +16,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from hydragnn_flow.config.base import Section, explain
@@ -221,14 +220,7 @@ class DataConfig(Section):
         source = info.data.get("source")
         return split if source is None else split.of(source)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> DataConfig:
-        for conflict in self._conflicts():
-            raise ValueError(conflict)
-        return self
-
     def _conflicts(self) -> Iterator[str]:
-        """Yield sentences about keys that are impossible, or do not go together."""
         if (self.source is None) == (self.sources is None):
             both = "both are there" if self.source else "none is there"
             yield f"give source, or sources for several data sets; {both}, so write one of them"
@@ -339,23 +331,14 @@ class DataConfig(Section):
             try:
                 one.source.check_files(self.folder)
             except InputError as error:
-                raise _of_data_set(error, number, one) from None
+                key = f"data.sources.{number}." if one.name else "data.source."
+                raise InputError(str(error).replace("data.source.", key)) from None
 
 
 def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
     if one.split is None:
         return shared.of_one_of_several(one.source)
     return one.split.of(one.source)
-
-
-def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
-    """Return an error about a source that names the key as the user wrote it.
-
-    For one of several data sets, `data.source` becomes `data.sources.N`, where N is ``number``.
-    """
-    if not one.name:
-        return error
-    return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
 
 
 def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:

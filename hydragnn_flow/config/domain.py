@@ -12,7 +12,7 @@ from decimal import Decimal
 from math import isclose
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hydragnn_flow.config.base import Section
 
@@ -42,48 +42,41 @@ class Parameter(Section):
     """Condition: the parameter exists only while each parameter named here, and listed before it,
     has one of these values: ``{Architecture.mpnn_type: [SchNet]}``."""
 
-    @model_validator(mode="after")
-    def _one_domain(self) -> Parameter:
+    def _conflicts(self) -> Iterator[str]:
         if sum(domain is not None for domain in (self.choices, self.int, self.float)) != 1:
-            raise ValueError("give exactly one of choices, int and float")
+            yield "give exactly one of choices, int and float"
         if self.choices is not None:
-            self._check_choices(self.choices)
-        bounds = self.int or self.float
-        if bounds is not None:
-            self._check_range(*bounds)
-        return self
+            yield from self._wrong_choices(self.choices)
+        elif bounds := self.int or self.float:
+            yield from self._wrong_range(*bounds)
 
-    def _check_choices(self, choices: tuple[Scalar, ...]) -> None:
+    def _wrong_choices(self, choices: tuple[Scalar, ...]) -> Iterator[str]:
         if not choices:
-            raise ValueError("choices is empty; give at least one value")
+            yield "choices is empty; give at least one value"
         for option in ("log", "step"):
             if getattr(self, option):
-                raise ValueError(f"{option} belongs to int and float ranges; remove it")
+                yield f"{option} belongs to int and float ranges; remove it"
         for i, value in enumerate(choices):
             if value in choices[:i]:  # Optuna cannot tell 1 from true either
-                raise ValueError(f"choices lists {value!r} twice; remove one")
+                yield f"choices lists {value!r} twice; remove one"
 
-    def _check_range(self, low: _Number, high: _Number) -> None:
+    def _wrong_range(self, low: _Number, high: _Number) -> Iterator[str]:
         if low > high:
-            raise ValueError(f"the range {[low, high]} is empty; give [smallest, largest]")
+            yield f"the range {[low, high]} is empty; give [smallest, largest]"
         if self.log and low <= 0:
-            raise ValueError(f"the range {[low, high]} must be above zero for log: true")
+            yield f"the range {[low, high]} must be above zero for log: true"
         if self.step is None:
             return
         if self.log:
-            raise ValueError("step and log exclude each other; remove one")
+            yield "step and log exclude each other; remove one"
         if self.int is not None and self.step % 1:
-            raise ValueError(f"step {self.step:g} is not a whole number, but the range is of int")
+            yield f"step {self.step:g} is not a whole number, but the range is of int"
         if self._steps_to(high) < 1:
-            raise ValueError(
-                f"step {self.step:g} leaves only {low:g} of the range {[low, high]}; lower it"
-            )
+            yield f"step {self.step:g} leaves only {low:g} of the range {[low, high]}; lower it"
         # Optuna lowers the end of a range that is not a whole number of steps in decimals, and
         # would do so again whenever it reads the study.
         if self.bounds is not None and self._steps_to(self.bounds[1]) % 1:
-            raise ValueError(
-                f"step {self.step:g} cannot be counted from {low!r}; give both fewer digits"
-            )
+            yield f"step {self.step:g} cannot be counted from {low!r}; give both fewer digits"
 
     def _steps_to(self, value: _Number) -> Decimal:
         """Return the number of steps from the smallest value to ``value``.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section, explain, import_class
-from hydragnn_flow.config.origins import absolute
-from hydragnn_flow.config.run import RunConfig, is_file_name, resolve_config
+from hydragnn_flow.config.base import Section, import_class
 from hydragnn_flow.config.search import MOST_OBJECTIVES, SearchConfig
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 SECONDS = "seconds"
 """Name of the objective that is measured if the user's function does not return its value."""
@@ -40,15 +37,14 @@ class ObjectiveSearch(SearchConfig):
     """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
     is measured if the function does not return that quantity."""
 
-    @model_validator(mode="after")
-    def _of_functions(self) -> ObjectiveSearch:
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
         for key in _OF_NETWORKS:
             if getattr(self, key) != SearchConfig.model_fields[key].default:
-                raise ValueError(
+                yield (
                     f"{key} is for networks that are trained here, not for an objective of your "
                     f"own; remove it"
                 )
-        return self
 
     @field_validator("objective")
     @classmethod
@@ -79,13 +75,26 @@ class ObjectiveSearch(SearchConfig):
         return constraints
 
 
-class ObjectiveConfig(Section):
-    """Configuration of a campaign that calls a function: no data, network or ensemble."""
+class CampaignConfig(Section):
+    """Keys of every campaign."""
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed of the search, from which each job's own seed follows."""
+    """Seed of every random number of the run. Two runs still differ, because the search depends on
+    which trials finish first."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError("must be made of letters, digits, '.', '_' and '-'")
+        return name
+
+
+class ObjectiveConfig(CampaignConfig):
+    """Configuration of a campaign that calls a function: no data, network or ensemble."""
+
     search: ObjectiveSearch
     """Search space, sampler, objectives and rungs."""
 
@@ -99,38 +108,3 @@ class ObjectiveConfig(Section):
                     f"on one GCD and makes no ensemble; remove one of them"
                 )
         return values
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_file_name(cls, name: str) -> str:
-        return is_file_name(name)
-
-
-def load_campaign(
-    path: str | Path, *, data: str | Path | None = None
-) -> RunConfig | ObjectiveConfig:
-    """Read and validate the configuration of a campaign, over networks or a user's function.
-
-    Parameters
-    ----------
-    path, data
-        Arguments of :func:`~hydragnn_flow.config.load_config`.
-
-    Raises
-    ------
-    InputError
-        If anything in the file is wrong; the message names file, key and remedy.
-    """
-    path = Path(path)
-    values = read_yaml(path, PlainLoader)
-    search = values.get("search")
-    if not isinstance(search, dict) or "objective" not in search:
-        return resolve_config(values, path, data=data)
-    if data is not None:
-        raise InputError(f"{path}: search.objective reads its own data; remove --data")
-    if isinstance(search.get("warm_start"), list):
-        search = {**search, "warm_start": absolute(search["warm_start"], path)}
-    try:
-        return ObjectiveConfig.model_validate({**values, "search": search})
-    except ValidationError as error:
-        raise explain(error, path) from None

@@ -166,18 +166,14 @@ def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
         raise ValueError(f"{key} needs type, one of {', '.join(known)}, or module:Class")
     name = options["type"]
     if isinstance(name, str) and ":" in name:
-        return _imported(key, parent, name)
+        try:
+            kind = import_class(name)
+        except ValueError as error:
+            raise ValueError(f"{key}.type: {error}") from None
+        if not (inspect.isclass(kind) and issubclass(kind, parent)):
+            raise ValueError(f"{key}.type: {name} is not derived from optuna's {parent.__name__}")
+        return kind
     if name not in known:
         hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, or module:Class"
         raise ValueError(f"{key}.type {name!r} is not one of Optuna's{hint}")
     return exported[name]
-
-
-def _imported(key: str, parent: type, name: str) -> Any:
-    try:
-        kind = import_class(name)
-    except ValueError as error:
-        raise ValueError(f"{key}.type: {error}") from None
-    if not (inspect.isclass(kind) and issubclass(kind, parent)):
-        raise ValueError(f"{key}.type: {name} is not derived from optuna's {parent.__name__}")
-    return kind

@@ -18,21 +18,6 @@ JOURNAL = "study.journal"
 """File name of the Optuna journal in a run directory."""
 
 
-def absolute(names: Sequence[Any], source: Path) -> list[Any]:
-    """Return the paths of earlier searches as absolute paths.
-
-    Parameters
-    ----------
-    names
-        Value of ``search.warm_start``; anything but text is left for the schema to refuse.
-    source
-        Configuration file, to whose folder the paths are relative.
-    """
-    return [
-        str((source.parent / name).resolve()) if isinstance(name, str) else name for name in names
-    ]
-
-
 def check_earlier(paths: Sequence[Path]) -> None:
     """Check that a search can learn from the earlier searches at all paths.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network import (
@@ -18,11 +17,12 @@ from hydragnn_flow.config.network import (
     load_network,
     network_section,
     read_json,
-    with_branches,
 )
-from hydragnn_flow.config.network.architecture import GPS
+from hydragnn_flow.config.network.architecture import GPS, with_branches
 from hydragnn_flow.config.network.hydragnn_keys import default_weights
-from hydragnn_flow.config.origins import StartConfig, absolute
+from hydragnn_flow.config.objective import CampaignConfig, ObjectiveConfig
+from hydragnn_flow.config.origins import StartConfig
+from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
 from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, RESOURCES, check_search
 from hydragnn_flow.errors import InputError
@@ -195,14 +195,9 @@ class ResourcesConfig(Section):
     their networks are too small to fill a GCD."""
 
 
-class RunConfig(Section):
+class RunConfig(CampaignConfig):
     """Configuration of a campaign: data, network, search, ensemble, resources."""
 
-    name: str
-    """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
-    seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed of every random number of the run. Two runs still differ, because the search depends on
-    which trials finish first."""
     data: DataConfig
     network: dict[str, Any]
     """HydraGNN's JSON, written in this file, or the path of a JSON file relative to this file."""
@@ -214,23 +209,18 @@ class RunConfig(Section):
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
 
-    @field_validator("name")
-    @classmethod
-    def _is_a_file_name(cls, name: str) -> str:
-        return is_file_name(name)
-
     @model_validator(mode="after")
-    def _fits_together(self) -> RunConfig:
+    def _with_sources(self) -> RunConfig:
         base = self.network_with({})
         data = self.data.for_network(base)
         if self.start_from is not None:
             self.start_from.check(base, self.search.space)
-        for conflict in self._conflicts(base, data):
+        for conflict in self._between_sections(base, data):
             raise ValueError(conflict)
         check_search(self.search, self.network_with, self.resources.gcds)
         return self.model_copy(update={"data": data})
 
-    def _conflicts(self, base: NetworkConfig, data: DataConfig) -> Iterator[str]:
+    def _between_sections(self, base: NetworkConfig, data: DataConfig) -> Iterator[str]:
         """Yield sentences about sections that do not go together."""
         if base.Architecture.radius is None:
             yield "network: Architecture.radius [Å] is required for the neighbour list"
@@ -369,6 +359,13 @@ class RunConfig(Section):
         asked = [{}, *({engine: value} for value in examples if value == GPS)]
         return max(self.network_with(values).encodings for values in asked)
 
+    def remarks(self) -> list[str]:
+        """Return sentences to show once, before a campaign begins."""
+        means_batches = "batch_per_gcd" in self.resources.model_fields_set
+        return remarks(
+            self.network, self.network_with, self.search.space, means_batches=means_batches
+        )
+
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """Return the number of GCDs that a trial asks for; None if the placer chooses the number.
 
@@ -438,13 +435,6 @@ class RunConfig(Section):
         return self.search.rung_epochs(self.num_epoch)
 
 
-def is_file_name(name: str) -> str:
-    """Return the name of a run if a directory can have it; raise a ValueError otherwise."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError("must be made of letters, digits, '.', '_' and '-'")
-    return name
-
-
 def _wrong_targets(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
     architecture, asked = network.Architecture, network.Variables_of_interest
     targets = data.target_levels
@@ -502,14 +492,31 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
     InputError
         If anything in the file is wrong; the message names file, key and remedy.
     """
-    path = Path(path)
-    values = read_yaml(path, PlainLoader)
-    if isinstance(values.get("search"), dict) and "objective" in values["search"]:
+    config = load_campaign(path, data=data)
+    if isinstance(config, ObjectiveConfig):
         raise InputError(
             f"{path}: search.objective: a campaign that calls a function has no data and no "
             f"network to plan or prepare; give `hydragnn-flow run`"
         )
-    return resolve_config(values, path, data=data)
+    return config
+
+
+def load_campaign(
+    path: str | Path, *, data: str | Path | None = None
+) -> RunConfig | ObjectiveConfig:
+    """Read and check the configuration of a campaign, over networks or a user's function.
+
+    Parameters and errors are those of :func:`load_config`.
+    """
+    path = Path(path)
+    values = read_yaml(path, PlainLoader)
+    search = values.get("search")
+    if not isinstance(search, dict) or "objective" not in search:
+        return resolve_config(values, path, data=data)
+    if data is not None:
+        raise InputError(f"{path}: search.objective reads its own data; remove --data")
+    config: ObjectiveConfig = validate(ObjectiveConfig, _with_paths(values, path), path)
+    return config
 
 
 def resolve_config(
@@ -531,7 +538,8 @@ def resolve_config(
     InputError
         If a value is wrong; the message names file, key and remedy.
     """
-    values, source = dict(values), Path(source)
+    source = Path(source)
+    values = _with_paths(values, source)
     network = values.get("network")
     if isinstance(network, str):
         file = source.parent / network
@@ -543,24 +551,29 @@ def resolve_config(
         if "Architecture" not in network:
             values["network"] = network_section(network, f"{source}: network")
         load_network(values["network"], f"{source}: network")
-    section = values.get("data")
-    if isinstance(section, dict):
-        section = dict(section)
-        if data is not None:
-            section["path"] = Path(data).resolve()
-        elif isinstance(section.get("path"), str):
-            section["path"] = (source.parent / section["path"]).resolve()
-        values["data"] = section
-    search = values.get("search")
-    if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
-        values["search"] = {**search, "warm_start": absolute(search["warm_start"], source)}
-    start = values.get("start_from")
-    if isinstance(start, (str, Path)):
-        values["start_from"] = start = {"path": start}
-    if isinstance(start, dict) and isinstance(start.get("path"), (str, Path)):
-        path = (source.parent / start["path"]).resolve()
-        values["start_from"] = {**start, "path": path}
-    try:
-        return RunConfig.model_validate(values)
-    except ValidationError as error:
-        raise explain(error, source) from None
+    if data is not None and isinstance(values.get("data"), dict):
+        values["data"] = {**values["data"], "path": Path(data).resolve()}
+    config: RunConfig = validate(RunConfig, values, source)
+    return config
+
+
+def _with_paths(values: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """Return the content of the file ``source`` with absolute paths of data and earlier work.
+
+    Anything but text is left for the schema to refuse.
+    """
+    values = dict(values)
+    if isinstance(values.get("start_from"), (str, Path)):
+        values["start_from"] = {"path": values["start_from"]}
+    for name, key in (("data", "path"), ("start_from", "path"), ("search", "warm_start")):
+        section = values.get(name)
+        if isinstance(section, dict) and key in section:
+            values[name] = {**section, key: _absolute(section[key], source)}
+    return values
+
+
+def _absolute(names: Any, source: Path) -> Any:
+    if isinstance(names, list):
+        return [_absolute(name, source) for name in names]
+    is_path = isinstance(names, (str, Path))
+    return str((source.parent / names).resolve()) if is_path else names

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import (
@@ -73,12 +73,10 @@ class TrainingBudget(Section):
         "epochs": ((), "write Training.num_epoch in the network instead of the budget")
     }
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> TrainingBudget:
+    def _conflicts(self) -> Iterator[str]:
         if len(given := self.model_dump(exclude_none=True)) != 1:
             what = f"has {' and '.join(given)}" if given else "has none of them"
-            raise ValueError(f"{what}; give one of steps, samples and seconds")
-        return self
+            yield f"{what}; give one of steps, samples and seconds"
 
     @property
     def unit(self) -> Unit:
@@ -239,50 +237,44 @@ class SearchConfig(Section):
             build_pruner(pruner)
         return pruner
 
-    @model_validator(mode="after")
-    def _one_rule(self) -> SearchConfig:
+    def _conflicts(self) -> Iterator[str]:
         if not isinstance(self.sampler, str):
             build_sampler(self.sampler, self.space, seed=0)
             if self.sampler.get("type") == "CmaEsSampler" and self.constraints:
-                raise ValueError(
+                yield (
                     "sampler: CmaEsSampler ignores constraints; write batched_tpe, or remove them"
                 )
         if self.pruner is not None and self.rungs != "stopping":
-            raise ValueError(
+            yield (
                 f"pruner judges at the rungs instead of the rule, but rungs is {self.rungs!r}; "
                 f"remove one of them"
             )
         if self.pruner is not None and len(self.objectives) > 1:
-            raise ValueError(
+            yield (
                 f"pruner knows one objective, as Optuna's do, but there are "
                 f"{len(self.objectives)}; remove it, rungs judge by the first"
             )
         if self.patience is not None and not self.judges_errors:
-            raise ValueError(
+            yield (
                 f"patience waits for a smaller error, but the objectives are "
                 f"{' and '.join(self.objectives)}; remove it"
             )
         if self.learning_curve is not None and self.objectives[0] not in (CRITERION, "val_loss"):
-            raise ValueError(
+            yield (
                 f"learning_curve predicts {CRITERION} or val_loss, but the first objective is "
                 f"{self.objectives[0]!r}; remove it, or put one of those first"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _trials_can_exist(self) -> SearchConfig:
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
             for conflict in self._wrong_enqueued(values):
-                raise ValueError(f"enqueue.{i}{conflict}")
-        self._check_rules()
-        return self
+                yield f"enqueue.{i}{conflict}"
+        yield from self._wrong_rules()
 
-    def _check_rules(self) -> None:
+    def _wrong_rules(self) -> Iterator[str]:
         for values in ({}, *self.enqueue) if self.where else ():
             if next(satisfying(self.space, self.rules, values), None) is None:
                 at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-                raise ValueError(
+                yield (
                     f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
                     f"configurations{' with ' + at + ' (enqueue)' if at else ''} meets it; correct "
                     f"it, or take out of space what other parameters decide"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -246,13 +247,9 @@ class TargetConfig(Section):
             raise ValueError(f"give the unit, or unit and key, got {value!r}")
         return value
 
-    @model_validator(mode="after")
-    def _extensive_by_structure(self) -> TargetConfig:
+    def _conflicts(self) -> Iterator[str]:
         if self.extensive and self.level == "node":
-            raise ValueError(
-                "extensive applies to targets of structures, and this one is of atoms; remove it"
-            )
-        return self
+            yield "extensive applies to targets of structures, and this one is of atoms; remove it"
 
     @property
     def is_extensive(self) -> bool | None:

@@ -11,7 +11,6 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
@@ -151,9 +150,7 @@ def micro_batches(spec: SegmentSpec) -> int:
 
 def change_gcd(context: Context, **changes: Any) -> None:
     """Have GCDs of another kind, of which nothing is known yet."""
-    context.estimator = Estimator(
-        context.config, context.store, replace(context.gcd, **changes), context.site.node.device
-    )
+    context.estimator = context.another_estimator(replace(context.gcd, **changes))
 
 
 def slow_gcds(context: Context) -> Context:

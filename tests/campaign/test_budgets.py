@@ -9,7 +9,6 @@ from rich.console import Console
 
 from hydragnn_flow.campaign.members import MemberPhase, select_trials
 from hydragnn_flow.campaign.setup.stores import checked_store, graphs_judged
-from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
@@ -55,22 +54,6 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(campaign, store):
         of_trial = context.ledger.trials[members[k].trial][-1]
         drawn = state["progress"]["start"]  # of the trial and the member together
         assert drawn == round(30 * of_trial.graphs_per_step)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"budget": {}}, "has none of them; give one of steps, samples"),
-        ({"budget": {"steps": 9, "samples": 9}}, "has steps and samples; give one"),
-        ({"budget": {"steps": 5}}, r"search\.budget\.steps = 5 cannot be divided"),
-        ({"budget": {"samples": 60}, "ensemble": {"epochs": 5}}, r"ensemble\.epochs = 5 is less"),
-        ({"ensemble": {"budget": {"steps": 500}}}, "budget is no longer a key; write epochs"),
-        ({"validation_samples": 0}, "must be auto, all, or a whole number from 1"),
-    ],
-)
-def test_budgets_that_cannot_be(campaign, changes, said):
-    with pytest.raises(ValueError, match=said):
-        campaign(**changes)
 
 
 @pytest.mark.parametrize(
@@ -131,24 +114,6 @@ def test_what_a_segment_validates_by_is_a_part(campaign):
     result = SegmentResult.of(estimated(context, 4, 2).spec, outcome)
     taken = context.estimator._taken(replace(result, planned_epochs=2, step_work=[1.0] * 5))
     assert taken is not None and taken.evaluated == 5 / 4
-
-
-@pytest.mark.parametrize(
-    ("sampling", "said"),
-    [
-        ({"one": 1, "too": 2}, r"sampling\.too: no data set of sources has this name; did you mea"),
-        ({"one": 1}, r"sampling: two has no weight; give it one"),
-    ],
-)
-def test_weights_are_those_of_the_data_sets(sampling, said):
-    source = {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]}
-    data = {
-        "sources": [{"name": "one", **source}, {"name": "two", **source}],
-        "split": {"val": 0.2, "test": 0.2},
-    }
-    assert DataConfig.model_validate(data | {"sampling": {"one": 1, "two": 3}}).sampling
-    with pytest.raises(ValueError, match=said):
-        DataConfig.model_validate(data | {"sampling": sampling})
 
 
 def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(campaign, store, caplog):

@@ -9,7 +9,6 @@ from data_set_cases import branches, two_level_store, two_levels
 from phase_cases import task_of
 from segment_cases import network_with
 
-from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node, Site
@@ -233,12 +232,13 @@ def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start):
 
 
 @pytest.fixture
-def on(start, store):
+def on(start):
     """The context of a driver on GCDs of some device."""
 
     def begin(device):
         context = start()
-        context.estimator = Estimator(context.config, store, GCD, device)
+        context.site = replace(SITE, node=replace(SITE.node, device=device))
+        context.estimator = context.another_estimator(GCD)
         return context
 
     return begin
@@ -341,7 +341,7 @@ def test_gcds_that_a_group_does_not_divide_are_never_given(start):
         task(context, 0, SCHNET | values, width=4)
 
 
-def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(tmp_path):
+def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(start, tmp_path):
     store = two_level_store(tmp_path)
     heads = branches()
     for branch in heads:
@@ -354,7 +354,7 @@ def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(tmp_path):
         )
         data = two_levels(tmp_path).model_dump(mode="json", exclude_unset=True)
         config = RunConfig.model_validate(CONFIG | {"data": data, "network": network})
-        estimator = Estimator(config, store, GCD, "cuda")
+        estimator = replace(start(), config=config, store=store).another_estimator(GCD)
         _, estimate = estimator.divide(load_network(network), 1, width, [])
         return Work(*estimate.step_work).parameter_bytes
 

@@ -23,7 +23,8 @@ from hydragnn_flow.campaign import functions as objective
 from hydragnn_flow.campaign.context import Ledger
 from hydragnn_flow.campaign.function_task import answer_file, run
 from hydragnn_flow.config import load_config
-from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
+from hydragnn_flow.config.objective import ObjectiveConfig
+from hydragnn_flow.config.run import load_campaign
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to

@@ -15,7 +15,7 @@ from segment_cases import NETWORK
 
 from hydragnn_flow.campaign.setup import starting, stores
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
-from hydragnn_flow.campaign.setup.origin import with_start
+from hydragnn_flow.campaign.setup.start import with_start
 from hydragnn_flow.campaign.setup.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.origins import StartConfig

@@ -5,13 +5,8 @@ import copy
 import pytest
 
 from hydragnn_flow.config import load_config, load_network
-from hydragnn_flow.config.network import (
-    Architecture,
-    GraphHead,
-    HydraNetwork,
-    NodeHead,
-    OutputHeads,
-)
+from hydragnn_flow.config.network import Architecture, GraphHead, HydraNetwork, NodeHead
+from hydragnn_flow.config.network.architecture import OutputHeads
 from hydragnn_flow.errors import InputError
 
 GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}

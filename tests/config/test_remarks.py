@@ -5,7 +5,6 @@ import json
 import pytest
 
 from hydragnn_flow.config import load_config, load_network
-from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.errors import InputError
 
 ARCHITECTURE = ("network", "NeuralNetwork", "Architecture")
@@ -32,29 +31,29 @@ def test_nothing_is_said_of_the_configurations_that_ship(configs):
     files = sorted(configs.glob("*.yaml"))
     assert files
     for file in files:
-        assert remarks(load_config(file)) == [], file
+        assert load_config(file).remarks() == [], file
 
 
 def test_keys_that_nothing_reads_are_named(loaded):
     unread = ((*ARCHITECTURE, "num_spherical"), 5)
-    (said,) = remarks(loaded(unread, ((*TRAINING, "patience"), 3)))
+    (said,) = loaded(unread, ((*TRAINING, "patience"), 3)).remarks()
     assert said.endswith(" reads: Architecture.num_spherical, Training.patience")
     # One trial that reads a key is enough.
     types = {"Architecture.mpnn_type": {"choices": ["EGNN", "DimeNet"]}}
-    assert remarks(loaded(unread, (("search", "space"), types))) == []
+    assert loaded(unread, (("search", "space"), types)).remarks() == []
 
 
 def test_what_batches_mean_is_said_of_a_hydragnn_file(loaded):
     theirs = ((*TRAINING, "perc_train"), 0.9)
-    unused, batches = remarks(loaded(theirs))
+    unused, batches = loaded(theirs).remarks()
     assert unused == "network: keys that change nothing here: Training.perc_train"
     assert "Training.batch_size = " in batches and "resources.batch_per_gcd: true" in batches
     atoms = ((*TRAINING, "Batching"), {"mode": "node_budget", "max_nodes": 64})
-    _, batches = remarks(loaded(theirs, atoms))
+    _, batches = loaded(theirs, atoms).remarks()
     assert "Training.Batching.max_nodes = 64 is the number of atoms" in batches
     for meant in (True, False):
-        assert len(remarks(loaded(theirs, (("resources",), {"batch_per_gcd": meant})))) == 1
-    off = remarks(loaded(((*TRAINING, "Batching"), {"mode": "fixed", "max_nodes": 64})))
+        assert len(loaded(theirs, (("resources",), {"batch_per_gcd": meant})).remarks()) == 1
+    off = loaded(((*TRAINING, "Batching"), {"mode": "fixed", "max_nodes": 64})).remarks()
     assert off[0].endswith("change nothing here: Training.Batching.max_nodes")
 
 
@@ -63,7 +62,7 @@ def test_a_potential_with_encodings_is_told_of_its_jumps(loaded):
     changes = [((*ARCHITECTURE, key), value) for key, value in attention.items()]
     config = loaded(*changes)
     assert config.encodings == 4
-    (said,) = remarks(config)
+    (said,) = config.remarks()
     assert said.startswith("network: Architecture.pe_dim: encodings change at once")
     assert loaded().encodings == loaded(changes[2]).encodings == 0
     # One trial that has attention is enough.
@@ -83,7 +82,7 @@ def test_a_potential_without_weights_gets_some_and_says_so(loaded, quickstart, c
     bare = without_weights(change, quickstart, ARCHITECTURE)
     architecture = bare["network"]["NeuralNetwork"]["Architecture"]
     config = loaded((ARCHITECTURE, architecture))
-    (said,) = remarks(config)
+    (said,) = config.remarks()
     assert "Architecture.energy_peratom_weight = 40 and Architecture.force_weight = 1" in said
     # A trial with a weight of its own has the other as well.
     network = config.network_with({"Architecture.force_weight": 5.0}).Architecture

@@ -6,13 +6,11 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow import config as schema
-from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import (
     NETWORK,
     EngineNetwork,
@@ -22,7 +20,7 @@ from hydragnn_flow.config.network import (
 )
 from hydragnn_flow.config.origins import OF_HEADS, OF_TRAINING, StartConfig
 from hydragnn_flow.config.run import network_of_trial
-from hydragnn_flow.config.search_checks import completed
+from hydragnn_flow.config.search_checks import NetworkWith, Space, completed
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, kept_manifest, load_manifest
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, member_folder, read_summary
 from hydragnn_flow.errors import InputError
@@ -53,33 +51,27 @@ class Origin:
     data_sets: tuple[str, ...] = ()
 
 
-def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration, and the network of weights that it starts from.
+def network_from(
+    start: StartConfig,
+    network: Mapping[str, Any],
+    network_with: NetworkWith,
+    space: Space,
+    data_sets: Sequence[str],
+) -> dict[str, Any]:
+    """Return the network of a campaign, with the statistics that layers of the weights have.
 
     Parameters
     ----------
-    path
-        YAML file of the configuration.
-    data
-        Directory of the source's data files; overrides the file's ``data.path``.
-
-    Raises
-    ------
-    InputError
-        If anything in the file is wrong: one sentence naming file, key and remedy.
-    """
-    return with_start(schema.load_config(path, data=data), path)
-
-
-def with_start(config: RunConfig, source: str | Path) -> RunConfig:
-    """Return a configuration changed so that its networks fit the weights in `start_from`.
-
-    Parameters
-    ----------
-    config
-        Configuration that was read from the file ``source``.
-    source
-        File of the configuration, for error messages.
+    start
+        Source of the weights.
+    network
+        `NeuralNetwork` section of the campaign.
+    network_with
+        Function that takes values by dotted path, and returns the validated network with them.
+    space
+        Domain by dotted path.
+    data_sets
+        Names of the data sets; empty for a single source.
 
     Raises
     ------
@@ -87,28 +79,14 @@ def with_start(config: RunConfig, source: str | Path) -> RunConfig:
         If :func:`find_origin` finds no weights, or a network of the search differs from that of the
         weights; the message names the first such key.
     """
-    start = config.start_from
-    if start is None:
-        return config
-    try:
-        if isinstance(config.network_with({}), EngineNetwork):
-            _check_file(start)
-            return config
-        origin = find_origin(start)
-        given = config.network["Architecture"]
-        architecture = {"statistics": dict(origin.statistics), **given}
-        config = config.model_copy(
-            update={"network": {**config.network, "Architecture": architecture}}
-        )
-        _check_networks(config, start, origin)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
-    return config
-
-
-def _check_file(start: StartConfig) -> None:
-    if not start.path.is_file():
-        raise InputError(f"start_from: there is no file {start.path}; correct the path")
+    if isinstance(network_with({}), EngineNetwork):
+        if not start.path.is_file():
+            raise InputError(f"start_from: there is no file {start.path}; correct the path")
+        return dict(network)
+    origin = find_origin(start)
+    _check_networks(network_with, space, list(data_sets), start, origin)
+    architecture = {"statistics": dict(origin.statistics), **network["Architecture"]}
+    return {**network, "Architecture": architecture}
 
 
 def find_origin(start: StartConfig) -> Origin:
@@ -209,20 +187,24 @@ def _origin(path: Path, network: Mapping[str, Any], manifest: Manifest) -> Origi
     return Origin(path, network, statistics, tuple(manifest.branch_names))
 
 
-def _check_networks(config: RunConfig, start: StartConfig, origin: Origin) -> None:
+def _check_networks(
+    network_with: NetworkWith,
+    space: Space,
+    data_sets: list[str],
+    start: StartConfig,
+    origin: Origin,
+) -> None:
     """Raise InputError if a trial's network cannot begin with the weights of ``origin``."""
-    data_sets = list(config.data.branch_names)
     if start.heads == "keep" and origin.data_sets and list(origin.data_sets) != data_sets:
         raise InputError(
             f"data.sources: the data sets are {', '.join(data_sets) or 'not named'}, but the "
             f"branches of {origin.path}, which start_from names, have learnt "
             f"{', '.join(origin.data_sets)}; name the same in this order, or write heads: new"
         )
-    space = config.search.space
     theirs = _compared(load_network(origin.network, origin.path), start.heads)
     tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
     for parameters in [{}, *tried]:
-        ours = _compared(config.network_with(parameters), start.heads)
+        ours = _compared(network_with(parameters), start.heads)
         key = next((name for name in theirs if theirs[name] != ours.get(name)), None)
         if key is None:
             continue

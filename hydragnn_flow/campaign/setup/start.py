@@ -7,12 +7,13 @@ system. A wrong path is reported before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydragnn_flow import config as schema
+from hydragnn_flow.campaign.setup.origin import network_from
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
@@ -21,6 +22,54 @@ from hydragnn_flow.log import View
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import trial_kwh
+
+
+def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
+    """Read and check a run configuration, and the network of weights that it starts from.
+
+    Parameters
+    ----------
+    path
+        YAML file of the configuration.
+    data
+        Directory of the source's data files; overrides the file's ``data.path``.
+
+    Raises
+    ------
+    InputError
+        If anything in the file is wrong: one sentence naming file, key and remedy.
+    """
+    return with_start(schema.load_config(path, data=data), path)
+
+
+def with_start(config: RunConfig, source: str | Path) -> RunConfig:
+    """Return a configuration changed so that its networks fit the weights in `start_from`.
+
+    Parameters
+    ----------
+    config
+        Configuration that was read from the file ``source``.
+    source
+        File of the configuration, for error messages.
+
+    Raises
+    ------
+    InputError
+        If no weights are found, or they do not fit a network of the search.
+    """
+    if config.start_from is None:
+        return config
+    try:
+        network = network_from(
+            config.start_from,
+            config.network,
+            config.network_with,
+            config.search.space,
+            config.data.branch_names,
+        )
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return config.model_copy(update={"network": network})
 
 
 @dataclass
@@ -151,13 +200,8 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
     )
 
 
-@contextmanager
-def _shown(view: View | None) -> Iterator[View]:
-    if view is not None:
-        yield view
-        return
-    with CampaignView() as shown:
-        yield shown
+def _shown(view: View | None) -> AbstractContextManager[View]:
+    return CampaignView() if view is None else nullcontext(view)
 
 
 def _check_sampler(config: RunConfig) -> None:

@@ -14,7 +14,6 @@ from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.starting import check_start
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
-from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, Manifest, prepare_store
 from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
@@ -58,7 +57,7 @@ def checked_store(
     base = config.network_with({})
     architecture = base.Architecture
     assert architecture.radius is not None  # checked by load_config
-    for sentence in remarks(config):
+    for sentence in config.remarks():
         tell(_logger, "%s", sentence)
     store = prepare_store(
         config.data,

@@ -5,20 +5,15 @@ unless they change nothing here or hold the value that switches the feature off.
 """
 
 from hydragnn_flow.config.network.architecture import (
-    Activation,
     Architecture,
     CommonArchitecture,
     GraphHead,
     NodeHead,
-    OutputHeads,
     branched_heads,
-    with_branches,
 )
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
-    ENGINES,
     NETWORK,
-    EngineArchitecture,
     EngineNetwork,
     HydraNetwork,
     NetworkConfig,
@@ -32,7 +27,6 @@ from hydragnn_flow.config.network.load import (
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.network.training import (
     DDP,
-    BatchLimits,
     Optimizer,
     Scheduler,
     Sharding,
@@ -42,21 +36,16 @@ from hydragnn_flow.plain_files import read_json
 
 __all__ = [
     "DDP",
-    "ENGINES",
     "MPNN_TYPES",
     "NETWORK",
-    "Activation",
     "Architecture",
-    "BatchLimits",
     "CommonArchitecture",
-    "EngineArchitecture",
     "EngineNetwork",
     "GraphHead",
     "HydraNetwork",
     "NetworkConfig",
     "NodeHead",
     "Optimizer",
-    "OutputHeads",
     "Scheduler",
     "Sharding",
     "Training",
@@ -68,6 +57,5 @@ __all__ = [
     "network_section",
     "read_json",
     "unused_keys",
-    "with_branches",
     "write_network",
 ]

@@ -17,7 +17,7 @@ from pydantic import (
 
 from hydragnn_flow.config.base import Section, explain, unknown_key
 from hydragnn_flow.config.domain import Scalar
-from hydragnn_flow.config.network.hydragnn_keys import IGNORED, default_weights, drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED, default_weights
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY, properties_of
 
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -38,13 +38,9 @@ class _HeadLayers(Section):
         missing = info.data.get("num_headlayers", 0) - len(widths)
         return widths + widths[:1] * missing if len(set(widths)) == 1 else widths
 
-    @model_validator(mode="after")
-    def _one_width_per_layer(self) -> _HeadLayers:
+    def _conflicts(self) -> Iterator[str]:
         if len(self.dim_headlayers) < self.num_headlayers:
-            raise ValueError(
-                f"dim_headlayers needs a width for each of num_headlayers = {self.num_headlayers}"
-            )
-        return self
+            yield f"dim_headlayers needs a width for each of num_headlayers = {self.num_headlayers}"
 
 
 class GraphHead(_HeadLayers):
@@ -183,17 +179,14 @@ class OutputHeads(Section):
         ordered = sorted(zip(numbers, value, strict=True), key=lambda pair: pair[0])
         return tuple(branch["architecture"] for _, branch in ordered)
 
-    @model_validator(mode="after")
-    def _same_branches(self) -> OutputHeads:
+    def _conflicts(self) -> Iterator[str]:
         if self.graph and self.node and len(self.graph) != len(self.node):
-            raise ValueError(
+            yield (
                 f"graph has {len(self.graph)} branches and node {len(self.node)}; a graph's branch "
                 f"has its heads of both levels, so give as many of each"
             )
-        for node in self.node or ():
-            if self.node and (node.type == "conv") != (self.node[0].type == "conv"):
-                raise ValueError("node heads of type 'conv' must be so in all branches")
-        return self
+        if len({node.type == "conv" for node in self.node or ()}) > 1:
+            yield "node heads of type 'conv' must be so in all branches"
 
     @property
     def branches(self) -> int:
@@ -277,15 +270,13 @@ class CommonArchitecture(Section):
     task_weights: tuple[float, ...] | None = None
     """Weight of each output's loss, normalised to sum to one."""
 
-    @model_validator(mode="after")
-    def _weighted_potential(self) -> CommonArchitecture:
+    def _conflicts(self) -> Iterator[str]:
         weights = (self.energy_weight, self.energy_peratom_weight, self.force_weight)
         if self.enable_interatomic_potential and not any(weights):
-            raise ValueError(
+            yield (
                 "enable_interatomic_potential needs a weight above zero for at least one of "
                 "energy_weight, energy_peratom_weight and force_weight"
             )
-        return self
 
 
 class Architecture(CommonArchitecture):
@@ -387,7 +378,7 @@ class Architecture(CommonArchitecture):
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
     """Layers from the features to the outputs."""
-    unused = IGNORED["Architecture"]
+    unused, refused = IGNORED["Architecture"], REFUSED["Architecture"]
 
     @property
     def asks_for_lengths(self) -> bool:
@@ -447,7 +438,6 @@ class Architecture(CommonArchitecture):
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
-        values = drop_unused("Architecture", values)
         if not isinstance(values, dict):
             return values
         # HydraGNN writes null for keys that are not given; some of its files have an empty word.
@@ -461,25 +451,14 @@ class Architecture(CommonArchitecture):
             del values["global_attn_heads"]  # HydraGNN's value for no attention
         return values | default_weights(values)
 
-    @model_validator(mode="after")
-    def _options_of_the_type(self) -> Architecture:
-        schema = properties_of(self.mpnn_type).options
-        if schema is not None:
-            try:
-                schema.model_validate(self.mpnn_options)
-            except ValidationError as error:
-                raise ValueError(str(explain(error, "mpnn_options"))) from None
-        return self
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Architecture:
-        for conflict in self._conflicts():
-            raise ValueError(conflict)
-        return self
-
     def _conflicts(self) -> Iterator[str]:
-        """Yield sentences about keys that do not go together."""
+        yield from super()._conflicts()
         kind, properties = self.mpnn_type, properties_of(self.mpnn_type)
+        if properties.options is not None:
+            try:
+                properties.options.model_validate(self.mpnn_options)
+            except ValidationError as error:
+                yield str(explain(error, "mpnn_options"))
         blind, potential = properties.lengths == "never", self.enable_interatomic_potential
         for name in self.edge_features or ():
             if blind if name in LENGTHS else not properties.edge_attributes:

@@ -144,38 +144,3 @@ def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
     if any(architecture.get(key) for key in _WEIGHTS):
         return {}
     return {key: w for key, w in DEFAULT_WEIGHTS.items() if architecture.get(key) is None}
-
-
-def drop_unused(section: str, values: Any) -> Any:
-    """Return the values of a section without the HydraGNN keys that change nothing here.
-
-    Parameters
-    ----------
-    section
-        Name of the section, a key of :data:`IGNORED`.
-    values
-        Values of the section by key; anything but a dict is returned unchanged.
-
-    Raises
-    ------
-    ValueError
-        If a key of :data:`REFUSED` does not hold a value that switches its feature off.
-    """
-    if not isinstance(values, dict):
-        return values
-    kept = {}
-    for key, value in values.items():
-        if key in IGNORED[section]:
-            continue
-        if key not in REFUSED[section]:
-            kept[key] = value
-        elif not _is_off(value):
-            reason, remedy = REFUSED[section][key]
-            raise ValueError(f"{key!r} cannot be honoured: {reason}; {remedy}")
-    return kept
-
-
-def _is_off(value: Any) -> bool:
-    if isinstance(value, dict) and "enable" in value:
-        value = value["enable"]
-    return value in (None, False, 0, "", [], {})

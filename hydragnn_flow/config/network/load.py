@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from hydragnn_flow.config.base import Section, check_keys, explain, import_class, validate
 from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
-from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, default_weights, drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, REFUSED, default_weights
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Sharding, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
@@ -148,20 +148,13 @@ class VariablesOfInterest(Section):
     node_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Number of components of each node feature in ``x``. Read with ``output_index``."""
 
-    unused = IGNORED["Variables_of_interest"]
+    unused, refused = IGNORED["Variables_of_interest"], REFUSED["Variables_of_interest"]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _hydragnn_keys(cls, values: Any) -> Any:
-        return drop_unused("Variables_of_interest", values)
-
-    @model_validator(mode="after")
-    def _one_type_each(self) -> VariablesOfInterest:
+    def _conflicts(self) -> Iterator[str]:
         if len(self.type) != len(self.output_names):
-            raise ValueError("type needs one entry ('graph' or 'node') for each of output_names")
+            yield "type needs one entry ('graph' or 'node') for each of output_names"
         if self.output_index is not None and len(self.output_index) != len(self.output_names):
-            raise ValueError("output_index needs one entry for each of output_names")
-        return self
+            yield "output_index needs one entry for each of output_names"
 
 
 class NetworkConfig(Section):
@@ -174,12 +167,7 @@ class NetworkConfig(Section):
     Training: Training
     """Loss, optimiser, batches and length of training."""
 
-    unused = IGNORED["NeuralNetwork"]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hydragnn_keys(cls, values: Any) -> Any:
-        return drop_unused("NeuralNetwork", values)
+    unused, refused = IGNORED["NeuralNetwork"], REFUSED["NeuralNetwork"]
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that were given, as plain values that :func:`load_network` accepts."""
@@ -247,9 +235,7 @@ class NetworkConfig(Section):
         return set()
 
     @model_validator(mode="after")
-    def _fits_together(self) -> NetworkConfig:
-        for conflict in self._conflicts():
-            raise ValueError(conflict)
+    def _one_energy(self) -> NetworkConfig:
         if not self.Architecture.enable_interatomic_potential:
             return self
         # HydraGNN compares it with the energy whatever its name, which varies among its files.
@@ -257,7 +243,6 @@ class NetworkConfig(Section):
         return self.model_copy(update={"Variables_of_interest": energy})
 
     def _conflicts(self) -> Iterator[str]:
-        """Yield sentences about keys of several sections that do not go together."""
         architecture, asked = self.Architecture, self.Variables_of_interest
         weights = architecture.task_weights
         if weights is not None and len(weights) != len(asked.type):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network.hydragnn_keys import IGNORED, NODE_BUDGET, drop_unused
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, NODE_BUDGET, REFUSED
 
 
 class Sharding(Section):
@@ -34,14 +35,12 @@ class Sharding(Section):
         "limit_all_gathers": ((True,), "fully_shard always limits them; remove it"),
     }
 
-    @model_validator(mode="after")
-    def _of_the_strategy(self) -> Sharding:
+    def _conflicts(self) -> Iterator[str]:
         if self.has_groups and self.group is None:
-            raise ValueError(
+            yield (
                 f"strategy {self.strategy!r} needs group, the GCDs that hold the network together; "
                 "write those of a node"
             )
-        return self
 
     @property
     def is_sharded(self) -> bool:
@@ -126,12 +125,10 @@ class Optimizer(Section):
     use_zero_redundancy: bool = False
     """Shard the optimiser's state over the GCDs that train the network."""
 
-    unused = IGNORED["Optimizer"]
-
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
-        return _given(drop_unused("Optimizer", values))
+        return _given(values)
 
     def with_batches(self, number: int) -> Optimizer:
         """Return the optimiser for training steps of ``number`` batches instead of one.
@@ -146,14 +143,12 @@ class Optimizer(Section):
         factor = number if self.type == "SGD" else number**0.5
         return self.model_copy(update={"learning_rate": self.learning_rate * factor})
 
-    @model_validator(mode="after")
-    def _scaled_from_somewhere(self) -> Optimizer:
+    def _conflicts(self) -> Iterator[str]:
         if self.batch_scaling != "none" and self.reference_batch is None:
-            raise ValueError(
+            yield (
                 f"batch_scaling {self.batch_scaling!r} needs reference_batch, the graphs in a step "
                 f"that learning_rate is meant for"
             )
-        return self
 
 
 class Scheduler(Section):
@@ -195,7 +190,7 @@ class BatchLimits(Section):
     """Treatment of a training graph beyond the limits: reject the run (``error``), give it a step
     of its own (``single``), or leave it out (``skip``)."""
 
-    unused = IGNORED["Batching"]
+    refused = REFUSED["Batching"]
 
     @model_validator(mode="before")
     @classmethod
@@ -208,17 +203,14 @@ class BatchLimits(Section):
                 "'shuffle' cannot be honoured: graphs are shuffled anew in every epoch; "
                 "remove the key"
             )
-        values = drop_unused("Batching", values)
         # In this mode HydraGNN reads none of the limits, and nor does this package.
         if values.get("mode", "fixed") == "fixed":
             values = {key: value for key, value in values.items() if key not in NODE_BUDGET}
         return values
 
-    @model_validator(mode="after")
-    def _limited(self) -> BatchLimits:
+    def _conflicts(self) -> Iterator[str]:
         if self.mode == "node_budget" and self.max_nodes is None:
-            raise ValueError("mode 'node_budget' needs max_nodes, the atoms a step may hold")
-        return self
+            yield "mode 'node_budget' needs max_nodes, the atoms a step may hold"
 
 
 class Training(Section):
@@ -266,7 +258,7 @@ class Training(Section):
     """Distribute the heads of data sets over GCDs. Each GCD computes the graphs of its data sets,
     and holds the whole encoder."""
 
-    unused = IGNORED["Training"]
+    unused, refused = IGNORED["Training"], REFUSED["Training"]
     removed: ClassVar = {"huber_delta": ((0.1,), "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
@@ -283,7 +275,7 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _hydragnn_keys(cls, values: Any) -> Any:
-        values = _given(drop_unused("Training", values))
+        values = _given(values)
         if isinstance(values, dict) and isinstance(values.get("precision"), str):
             name = values["precision"].lower()
             values = values | {"precision": _PRECISIONS.get(name, name)}
@@ -294,34 +286,28 @@ class Training(Section):
         """True if several GCDs would each hold a shard of the network."""
         return self.sharding is not None and self.sharding.is_sharded
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Training:
+    def _conflicts(self) -> Iterator[str]:
         zero = self.Optimizer.use_zero_redundancy
-        for wrong, conflict in (
-            (
-                self.is_sharded and zero,
+        if self.is_sharded and zero:
+            yield (
                 "sharding.strategy divides the optimiser's state already; remove "
-                "Optimizer.use_zero_redundancy",
-            ),
-            (
-                self.task_parallel and self.is_sharded,
+                "Optimizer.use_zero_redundancy"
+            )
+        if self.task_parallel and self.is_sharded:
+            yield (
                 "task_parallel divides the heads among GCDs, and sharding.strategy all of the "
-                "network; remove one of them",
-            ),
-            (
-                self.task_parallel and zero,
+                "network; remove one of them"
+            )
+        if self.task_parallel and zero:
+            yield (
                 "task_parallel divides the optimiser's state with the heads; remove "
-                "Optimizer.use_zero_redundancy",
-            ),
-            (
-                self.loss_function_type == "rmse" and self.accumulation_steps > 1,
+                "Optimizer.use_zero_redundancy"
+            )
+        if self.loss_function_type == "rmse" and self.accumulation_steps > 1:
+            yield (
                 "loss_function_type 'rmse' takes the root over a whole step, which "
-                "accumulation_steps divides; write 'mse' or remove accumulation_steps",
-            ),
-        ):
-            if wrong:
-                raise ValueError(conflict)
-        return self
+                "accumulation_steps divides; write 'mse' or remove accumulation_steps"
+            )
 
 
 def _given(values: Any) -> Any:
