@@ -13,8 +13,9 @@ from hydragnn_flow.models.heads import pool
 
 LEVERAGE = "leverage"
 """Name of the output of a model that has a :class:`Leverage`."""
-# Least variance of a combination of features: parts of the usual variance, and of the mean square.
-_RIDGE, _ROUNDING = 1e-6, 1e-8
+# Least variance of a combination of features, as a fraction of the usual one; its square is that of
+# rounding, as a fraction of the mean square.
+_RIDGE = 1e-6
 
 
 class Leverage(nn.Module):
@@ -82,7 +83,7 @@ class Leverage(nn.Module):
         # A network's features have one unit, each sum of the packing another.
         size, square = covariance.diagonal().clone(), moments.diagonal()[:-1].clone()
         size[:learnt], square[:learnt] = size[:learnt].mean(), square[:learnt].mean()
-        least = _RIDGE * size + _ROUNDING * square + torch.finfo(size.dtype).eps
+        least = _RIDGE * size + _RIDGE**2 * square + torch.finfo(size.dtype).eps
         scale = (size + least).rsqrt()
         scaled = (covariance + least.diag()) * torch.outer(scale, scale)
         values, directions = torch.linalg.eigh(scaled)

@@ -184,10 +184,6 @@ MOST_FITTED, MOST_KNOWN = 250, 1000
 """Largest number of trials for the fit of the hyper-parameters, and for predictions."""
 
 
-_WEIGHTED = 0.05
-"""Weight of the sum of losses beside the largest of them."""
-_LIKELY = math.log(0.5)
-"""Logarithm of the probability from which on limits are expected to hold."""
 _DRAWN = norm.ppf(qmc.Sobol(3, seed=0).random(64))
 """Standard normal points [n, 3] by which uncertain losses are joined."""
 
@@ -201,7 +197,7 @@ class Proposer:
     al., 2010).
 
     Each objective has a process of its own. For every proposal they get other weights, and the loss
-    is the largest weighted one plus a little of their sum, so proposals spread along the Pareto
+    is the largest weighted one plus a twentieth of their sum, so proposals spread along the Pareto
     front (ParEGO: Knowles, IEEE Trans. Evol. Comput. 10, 50 (2006)). The mean and the standard
     deviation of that loss come from draws of all objectives (Daulton et al., NeurIPS 2020,
     arXiv:2006.05078). Each limit has a process, too, and the improvement counts with the
@@ -303,7 +299,7 @@ class Proposer:
         if self._objectives == 1:
             return losses[..., 0]
         gaps = self._weights * (losses - self._ideal)
-        joined: Floats = gaps.max(axis=-1) + _WEIGHTED * gaps.sum(axis=-1)
+        joined: Floats = gaps.max(axis=-1) + 0.05 * gaps.sum(axis=-1)
         return joined
 
     def _expected(self, points: Floats) -> tuple[Floats, Floats, Floats]:
@@ -357,7 +353,7 @@ class Proposer:
         any order, and then the points of trials without a loss.
         """
         expected, _, held = self._expected(np.concatenate([known[:_BEST], taken[len(known) :]]))
-        least = expected[held > _LIKELY].min(initial=np.inf)
+        least = expected[held > math.log(0.5)].min(initial=np.inf)
         good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(2048)
         around = self._children(np.repeat(good, _CHILDREN, axis=0), _STEPS[0], random, branch)
