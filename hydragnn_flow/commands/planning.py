@@ -52,15 +52,6 @@ def simulate(
             "--run-dir", help=r"Where to keep the simulated run. \[default: runs/NAME-simulated]"
         ),
     ] = None,
-    recorded: Annotated[
-        Path | None,
-        typer.Option(
-            "--recorded",
-            help="Directory of a run of the same configuration: trials take as long, and err as "
-            "much, as they did there.",
-            show_default=False,
-        ),
-    ] = None,
     queue_wait: QueueWait = 0.0,
     losses: Losses = 0.0,
     seed: Seed = 0,
@@ -70,9 +61,8 @@ def simulate(
     ensemble, without training anything.
 
     Nothing is submitted: it runs here, even for a machine of thousands of nodes. The time and the
-    learning curve of each trial are drawn by the seed, or taken from a recorded run. `status`,
-    `trials` and `report` read the resulting run directory. To find out how many node-hours to apply
-    for, use `plan`.
+    learning curve of each trial are drawn by the seed. `status`, `trials` and `report` read the
+    resulting run directory. To find out how many node-hours to apply for, use `plan`.
     """
     from hydragnn_flow.campaign import load_config
     from hydragnn_flow.commands.planned_tables import machine_name, simulated_rows
@@ -83,7 +73,7 @@ def simulate(
     loaded.data.check_files()
     machine = _machine(site, options)
     path = run_dir or Path("runs") / f"{loaded.name}-simulated"
-    with using(path, data, store, recorded), CampaignView(console) as view:
+    with using(path, data, store), CampaignView(console) as view:
         found = run(
             loaded,
             machine,
@@ -92,7 +82,6 @@ def simulate(
             conditions=_conditions(machine, queue_wait, losses),
             seed=seed,
             store=_store(store, loaded.name),
-            recorded=recorded,
         )
     show(simulated_rows(found), f"Simulated on {machine_name(machine)}")
     say(f"simulated run  {short(path)}; nothing was trained")

@@ -268,11 +268,9 @@ class SimulatedWorkers:
 
     def _finish(self, sending: _Sending, fits: bool) -> None:
         assert sending.cost is not None
-        if fits and sending.cost.status == "ok":
+        if fits:
             self._reached[sending.spec.kind, sending.spec.number] = sending.spec.epochs.until_epoch
             self._answer(sending, "ok", "")
-        elif fits:
-            self._answer(sending, sending.cost.status, "as in the run that is simulated")
         else:
             memory = f"{sending.cost.memory_gib:.1f} GiB"
             self._answer(sending, "out_of_memory", f"a step needs {memory} beside what is there")
