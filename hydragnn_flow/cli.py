@@ -11,17 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from hydragnn_flow.commands import ensembles as evaluate
-from hydragnn_flow.commands import ensembles as export
-from hydragnn_flow.commands import ensembles as predict
-from hydragnn_flow.commands import ensembles as select
-from hydragnn_flow.commands import init, planning, profiling, search, sites
+from hydragnn_flow.commands import ensembles, init, planning, profiling, search, sites
 from hydragnn_flow.commands.console import (
     Config,
     Data,
     RunDir,
     Terminal,
     console,
+    flattened,
     interruptible,
     say,
     short,
@@ -40,14 +37,8 @@ app = typer.Typer(
 )
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
-app.add_typer(evaluate.app)
-app.add_typer(export.app)
-app.add_typer(init.app)
-app.add_typer(planning.app)
-app.add_typer(predict.app)
-app.add_typer(profiling.app)
-app.add_typer(search.app)
-app.add_typer(select.app)
+for part in (ensembles, init, planning, profiling, search):
+    app.add_typer(part.app)
 app.add_typer(sites.app, name="site")
 
 
@@ -109,13 +100,12 @@ def _options(
 
 
 @app.command()
-@sites.with_options
+@flattened
 def prepare(
     config: Config,
-    site: sites.SiteOption = "local",
+    machine: sites.Machine,
     data: Data = None,
     run_dir: RunDirOption = None,
-    **options: Any,
 ) -> None:
     """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
 
@@ -126,20 +116,19 @@ def prepare(
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, options)
+    site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
-        store = build(loaded, machine, run_dir)
+        store = build(loaded, site, run_dir)
     say(f"store ready: {short(store)}")
 
 
 @app.command()
-@sites.with_options
+@flattened
 def run(
     config: Config,
-    site: sites.SiteOption = "local",
+    machine: sites.Machine,
     data: Data = None,
     run_dir: RunDirOption = None,
-    **options: Any,
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
@@ -153,13 +142,13 @@ def run(
     if isinstance(loaded, ObjectiveConfig):
         from hydragnn_flow.commands.objective import run_function
 
-        run_function(loaded, sites.load(site, options), run_dir or _RUNS / loaded.name)
+        run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
         return
     loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, options)
+    site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
-        summary = run_campaign(loaded, machine, run_dir)
+        summary = run_campaign(loaded, site, run_dir)
     where = short(summary.run_directory)
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
