@@ -157,7 +157,7 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | Non
     context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)
     if rest is not None:
-        context.estimator.costs.rest_watts = rest
+        context.estimator.costs.observe_rest(rest)
     context.keep_costs()
     if config.ensemble is None:
         view.step("finish", 0, 1, "writing the report")

@@ -102,30 +102,18 @@ class Retries:
 Event = TypeVar("Event")
 
 
-class Clock(Protocol):
-    """Clock of a campaign, real or simulated."""
-
-    def monotonic(self) -> float:
-        """Return the monotonic time since an arbitrary moment [s]."""
-        ...
-
-    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event of a queue, or None if none comes within ``seconds`` [s].
-
-        A simulated clock advances here.
-        """
-        ...
-
-
-class WallClock:
-    """Clock of this machine."""
+class Clock:
+    """Clock of a campaign: that of this machine, or simulated by a subclass."""
 
     def monotonic(self) -> float:
         """Return the monotonic time since an arbitrary moment [s]."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event of a queue, or None if none comes within ``seconds`` [s]."""
+        """Return the next event of a queue, or None if none comes within ``seconds`` [s].
+
+        A simulated clock advances here.
+        """
         try:
             return events.get(timeout=seconds, block=seconds > 0)
         except Empty:
@@ -302,7 +290,7 @@ class Jobs(Generic[_Task]):
     def __init__(
         self, workers: Workers, site: Site, clock: Clock | None = None, gcd: Gcd | None = None
     ) -> None:
-        self._workers, self.site, self._clock = workers, site, clock or WallClock()
+        self._workers, self.site, self._clock = workers, site, clock or Clock()
         gcds = len(site.node.gcds)
         self._fleet = Fleet(gcd or site.node.gcd, gcds, site.gcds_of_a_block)
         self._running: dict[Sending[_Task], None] = {}  # in the order in which they were sent

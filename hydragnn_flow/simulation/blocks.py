@@ -15,7 +15,7 @@ import numpy as np
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
-from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Clock
 from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.placement import Host
 
@@ -41,7 +41,7 @@ class Appointment:
         self.action = None
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Clock of a simulated campaign: time passes only while the campaign waits, then at once."""
 
     def __init__(self) -> None:
