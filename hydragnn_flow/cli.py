@@ -6,7 +6,7 @@ import io
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -28,6 +28,10 @@ from hydragnn_flow.commands.console import (
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.versions import versions
+
+if TYPE_CHECKING:
+    from hydragnn_flow.config.objective import ObjectiveConfig
+    from hydragnn_flow.execution import Site
 
 app = typer.Typer(
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
@@ -140,9 +144,7 @@ def run(
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
-        from hydragnn_flow.commands.objective import run_function
-
-        run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
+        _run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
         return
     loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
@@ -164,6 +166,26 @@ def run(
     console.print(closing_table(summary.ensemble))
     say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")
+
+
+def _run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
+    """Run the search over a user's function to its end, and print the best trials."""
+    from hydragnn_flow.campaign.functions import TABLE, run_objective
+
+    with interruptible(), using(run_dir):
+        records = run_objective(config, site, run_dir)
+    rows = []
+    for record in [one for one in records if one.value is not None][:5]:
+        values = record.values or (record.value,)
+        told = ["" if value is None else f"{value:.4g}" for value in values]
+        chosen = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
+        rows.append(
+            {"trial": record.number, "state": record.state}
+            | dict(zip(config.search.objectives, told, strict=False))
+            | {"parameters": chosen}
+        )
+    show(rows)
+    say(f"trials  {short(run_dir)}/{TABLE}")
 
 
 @app.command()

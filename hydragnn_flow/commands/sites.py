@@ -88,8 +88,7 @@ def show(site: _Name, jobs: Jobs) -> None:
     show_table(_facts(loaded), f"Site {loaded.name}")
     if shown.note:
         say(shown.note)
-    block = shown.block
-    say(f"\nA block: {block.command}\n\n{block.script.strip()}")
+    say(f"\nA block: {shown.command}\n\n{shown.script.strip()}")
     say(f"\nParsl's configuration\n\n{shown.config!r}")
 
 

@@ -71,7 +71,7 @@ class SiteSuite:
     def test_its_batch_scripts_say_when_they_end_and_are_started_once(self, site: Site) -> None:
         from hydragnn_flow.execution.sites.preview import preview
 
-        script = preview(site).block.script
+        script = preview(site).script
         if site.scheduler is not None:
             assert "HYDRAGNN_FLOW_JOB_END=" in script
             assert _STARTED_ONCE[site.scheduler] in script

@@ -80,12 +80,6 @@ def test_blocks_that_do_least_are_given_back_first(pool, machine):
     assert [block.job.number for block in pool.blocks] == ["100"]
 
 
-def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(pool, machine):
-    have(pool, machine, 1, tasks=1)
-    pool.shrink(1)
-    assert not pool.blocks[0].leaving
-
-
 def test_workers_that_answer_know_better_than_a_queue(pool, machine):
     have(pool, machine, 1)
     listed(pool, "ended")

@@ -46,7 +46,7 @@ class TestShippedSites(SiteSuite):
         assert (config.strategy, config.retries) == ("none", 0)
 
     def test_its_script_is_sound_and_starts_the_agent(self, site):
-        script = preview(site).block.script
+        script = preview(site).script
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr
         assert "-m hydragnn_flow.execution.pools.agent " in script
