@@ -121,7 +121,10 @@ class Clock:
 
 
 class Workers(Protocol):
-    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl."""
+    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl.
+
+    A subclass that does not define all methods has workers that neither fail nor wait.
+    """
 
     def update(self, demand: int) -> None:
         """Scale the pool to ``demand`` workers. Called about twice a second.
@@ -144,7 +147,7 @@ class Workers(Protocol):
 
     def waiting(self) -> str:
         """Return the reason why jobs wait for workers, as a sentence; empty if no job waits."""
-        ...
+        return ""
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         """Start some ranks (processes) of a job on a node; return a future of their results.
@@ -165,7 +168,7 @@ class Workers(Protocol):
 
         ``attempt`` identifies the attempt at the job, ``reason`` goes into the results.
         """
-        ...
+        return
 
     def release(self, node: str, attempt: str) -> None:
         """Stop a segment on a node at a checkpoint, so that it can continue elsewhere.
@@ -176,11 +179,11 @@ class Workers(Protocol):
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         """Record whether a job, named by ``work``, succeeded on a node."""
-        ...
+        return
 
     def avoid(self, node: str, reason: str) -> None:
         """Send no further jobs to a node that refused a job; ``reason`` is for the user."""
-        ...
+        return
 
 
 SECONDS_BETWEEN_CHECKS = 0.5
