@@ -80,7 +80,8 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = []
-    for parameter in inspect.signature(command).parameters.values():
+    given = inspect.signature(command).parameters.values()
+    for parameter in sorted(given, key=lambda parameter: parameter.name in groups):  # own first
         if (kind := groups.get(parameter.name)) is None:
             of_kind = {parameter.name: (hints[parameter.name], parameter.default)}
         else:
