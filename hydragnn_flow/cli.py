@@ -6,22 +6,19 @@ import io
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from hydragnn_flow.commands import ensembles as evaluate
-from hydragnn_flow.commands import ensembles as export
-from hydragnn_flow.commands import ensembles as predict
-from hydragnn_flow.commands import ensembles as select
-from hydragnn_flow.commands import init, planning, profiling, search, sites
+from hydragnn_flow.commands import ensembles, init, planning, profiling, search, sites
 from hydragnn_flow.commands.console import (
     Config,
     Data,
     RunDir,
     Terminal,
     console,
+    flattened,
     interruptible,
     say,
     short,
@@ -32,6 +29,10 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.versions import versions
 
+if TYPE_CHECKING:
+    from hydragnn_flow.config.objective import ObjectiveConfig
+    from hydragnn_flow.execution import Site
+
 app = typer.Typer(
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
     no_args_is_help=True,
@@ -40,14 +41,8 @@ app = typer.Typer(
 )
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
-app.add_typer(evaluate.app)
-app.add_typer(export.app)
-app.add_typer(init.app)
-app.add_typer(planning.app)
-app.add_typer(predict.app)
-app.add_typer(profiling.app)
-app.add_typer(search.app)
-app.add_typer(select.app)
+for part in (ensembles, init, planning, profiling, search):
+    app.add_typer(part.app)
 app.add_typer(sites.app, name="site")
 
 
@@ -109,13 +104,12 @@ def _options(
 
 
 @app.command()
-@sites.with_options
+@flattened
 def prepare(
     config: Config,
-    site: sites.SiteOption = "local",
+    machine: sites.Machine,
     data: Data = None,
     run_dir: RunDirOption = None,
-    **options: Any,
 ) -> None:
     """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
 
@@ -126,20 +120,19 @@ def prepare(
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, options)
+    site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
-        store = build(loaded, machine, run_dir)
+        store = build(loaded, site, run_dir)
     say(f"store ready: {short(store)}")
 
 
 @app.command()
-@sites.with_options
+@flattened
 def run(
     config: Config,
-    site: sites.SiteOption = "local",
+    machine: sites.Machine,
     data: Data = None,
     run_dir: RunDirOption = None,
-    **options: Any,
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
@@ -152,15 +145,13 @@ def run(
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
-        from hydragnn_flow.commands.objective import run_function
-
-        run_function(loaded, sites.load(site, options), run_dir or _RUNS / loaded.name)
+        _run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
         return
     loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
-    machine = sites.load(site, options)
+    site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
-        summary = run_campaign(loaded, machine, run_dir)
+        summary = run_campaign(loaded, site, run_dir)
     where = short(summary.run_directory)
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
@@ -176,6 +167,26 @@ def run(
     console.print(closing_table(summary.ensemble))
     say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")
+
+
+def _run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
+    """Run the search over a user's function to its end, and print the best trials."""
+    from hydragnn_flow.campaign.functions import TABLE, run_objective
+
+    with interruptible(), using(run_dir):
+        records = run_objective(config, site, run_dir)
+    rows = []
+    for record in [one for one in records if one.value is not None][:5]:
+        values = record.values or (record.value,)
+        told = ["" if value is None else f"{value:.4g}" for value in values]
+        chosen = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
+        rows.append(
+            {"trial": record.number, "state": record.state}
+            | dict(zip(config.search.objectives, told, strict=False))
+            | {"parameters": chosen}
+        )
+    show(rows)
+    say(f"trials  {short(run_dir)}/{TABLE}")
 
 
 @app.command()

@@ -75,17 +75,15 @@ class _Growing:
         return self._before + now
 
 
-def cray_counter(name: str, root: Path | None = None) -> Counter | None:
+def cray_counter(name: str) -> Counter | None:
     """Return an energy counter of a Cray node; None if the node does not have it.
 
     Parameters
     ----------
     name
         Name of the file: `energy`, `cpu_energy`, `accel0_energy`.
-    root
-        Directory of the kernel's files; :func:`sysfs` by default.
     """
-    file = (root or sysfs()) / _CRAY / name
+    file = sysfs() / _CRAY / name
     freshness, fresh, since = file.with_name("freshness"), "", 0.0
 
     def joules() -> float:
@@ -106,7 +104,7 @@ def cray_counter(name: str, root: Path | None = None) -> Counter | None:
         return None
 
 
-def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
+def cray_accelerator(address: str) -> Counter | None:
     """Return the energy counter of one GCD (GPU die) on a Cray node.
 
     The energy is an equal share of that of the accelerator to which the GCD belongs.
@@ -115,43 +113,40 @@ def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
     ----------
     address
         PCI address of the GCD, as `0000:c1:00.0`, or the beginning of it.
-    root
-        Directory of the kernel's files; :func:`sysfs` by default.
 
     Returns
     -------
     Counter or None
         None if there is no counter, or it is unknown which one counts this GCD.
     """
-    root = root or sysfs()
-    files = (root / _CRAY).glob("accel*_energy")
+    files = (sysfs() / _CRAY).glob("accel*_energy")
     numbers = sorted(int(m[1]) for f in files if (m := re.fullmatch(r"accel(\d+)_energy", f.name)))
     try:
-        dies = _alike(address, root)
+        dies = _alike(address)
         mine = next(n for n, die in enumerate(dies) if die.startswith(address.lower()))
         number, share = die_of_package(len(dies), len(numbers), mine)
     except (OSError, ValueError, StopIteration):
         return None
-    counter = cray_counter(f"accel{numbers[number]}_energy", root)
+    counter = cray_counter(f"accel{numbers[number]}_energy")
     if counter is None or not counter():  # a counter that does not count shows 0
         return None
     return lambda: counter() / share
 
 
-def _alike(address: str, root: Path) -> list[str]:
+def _alike(address: str) -> list[str]:
     """Return the PCI addresses, sorted, of all devices of the same model as that at ``address``."""
 
     def model(device: Path) -> tuple[str, ...]:
         files = (device / name for name in ("vendor", "device", "class"))
         return tuple(file.read_text("utf-8").strip() if file.exists() else "" for file in files)
 
-    devices = sorted((root / "bus/pci/devices").iterdir())
+    devices = sorted((sysfs() / "bus/pci/devices").iterdir())
     models = {device.name.lower(): model(device) for device in devices}
     mine = next(model for name, model in models.items() if name.startswith(address.lower()))
     return [name for name, model in models.items() if model == mine]
 
 
-def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
+def intel_counter(mask: str) -> Counter | None:
     """Return the energy counter of an Intel GPU tile: its own, or an equal share of its GPU's.
 
     Parameters
@@ -159,15 +154,13 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
     mask
         Name of the tile in `ZE_AFFINITY_MASK`: the index of the tile among all tiles, or
         `card.tile`. Indices begin with 0, in the order of PCI addresses.
-    root
-        Directory of the kernel's files; :func:`sysfs` by default.
 
     Returns
     -------
     Counter or None
         None if the driver shows no energy, or there is no such tile.
     """
-    cards = _cards(root or sysfs())
+    cards = _cards()
     number, _, part = mask.partition(",")[0].partition(".")
     tiles = [(card, tile) for card in cards for tile in range(card[1])]
     try:
@@ -184,29 +177,17 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
     return lambda: whole() / share
 
 
-def intel_counters(root: Path | None = None) -> list[Counter]:
-    """Return an energy counter for each Intel GPU; an empty list if any cannot be read.
-
-    Parameters
-    ----------
-    root
-        Directory of the kernel's files; :func:`sysfs` by default.
-    """
+def intel_counters() -> list[Counter]:
+    """Return an energy counter for each Intel GPU; an empty list if any cannot be read."""
     try:
-        return [_microjoules(energy) for energy, _, _ in _cards(root or sysfs())]
+        return [_microjoules(energy) for energy, _, _ in _cards()]
     except (OSError, ValueError):
         return []
 
 
-def rapl_counters(root: Path | None = None) -> list[Counter]:
-    """Return an energy counter for each CPU socket; an empty list if any cannot be read.
-
-    Parameters
-    ----------
-    root
-        Directory of RAPL's zones; by default `class/powercap` under :func:`sysfs`.
-    """
-    zones = sorted((root or sysfs() / "class/powercap").glob("intel-rapl:[0-9]*"))
+def rapl_counters() -> list[Counter]:
+    """Return an energy counter for each CPU socket; an empty list if any cannot be read."""
+    zones = sorted((sysfs() / "class/powercap").glob("intel-rapl:[0-9]*"))
     try:
         return [
             _microjoules(zone / "energy_uj", zone / "max_energy_range_uj")
@@ -224,13 +205,13 @@ def _microjoules(file: Path, largest: Path | None = None) -> Counter:
     return _Growing(joules, None if largest is None else joules(largest))
 
 
-def _cards(root: Path) -> list[tuple[Path, int, list[Path]]]:
+def _cards() -> list[tuple[Path, int, list[Path]]]:
     """Return (file of the energy, number of tiles, energy files of tiles) for each Intel GPU.
 
     GPUs are in the order of their PCI addresses. The last list is empty if only the whole GPU has a
     counter.
     """
-    folders = [f for f in (root / "class/drm").glob("card*") if f.name[4:].isdigit()]
+    folders = [f for f in (sysfs() / "class/drm").glob("card*") if f.name[4:].isdigit()]
     found = []
     for folder in sorted(folders, key=lambda folder: (folder / "device").resolve().name):
         sensors = {

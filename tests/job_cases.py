@@ -9,6 +9,7 @@ from typing import Any
 
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution import Rank
+from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.placement import Host
@@ -22,7 +23,7 @@ def ended(status: Status, reason: str = "") -> TrainingOutcome:
     return TrainingOutcome.cut_short(status, reason)
 
 
-class CallsHere:
+class CallsHere(Workers):
     """Workers that call functions at once in this process; a bad node is soon free again."""
 
     def __init__(self, machine: Machine = lambda node, argument: None, *nodes: str) -> None:
@@ -37,9 +38,6 @@ class CallsHere:
     def hosts(self) -> Sequence[Host]:
         good = [node for node in self.nodes if not self.health.is_suspect(node)]
         return [Host(node, "block") for node in good or self.nodes]
-
-    def waiting(self) -> str:
-        return ""
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         self.health.record(node, work, worked)

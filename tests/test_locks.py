@@ -1,15 +1,12 @@
 """Locks on files: one holder, whatever becomes of the file."""
 
-import errno
-import fcntl
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from hydragnn_flow import locks
-from hydragnn_flow.locks import Held, Unlockable, is_locked, local_locks, locked
+from hydragnn_flow.locks import Held, is_locked, local_locks, locked
 
 
 def test_a_lock_has_one_holder(tmp_path):
@@ -20,15 +17,6 @@ def test_a_lock_has_one_holder(tmp_path):
         with pytest.raises(Held), locked(path, 0.1):
             pass
     assert not is_locked(path)
-
-
-def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
-    path = tmp_path / "lock"
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # as `is_locked` does
-        threading.Timer(0.15, fcntl.flock, (file, fcntl.LOCK_UN)).start()
-        with locked(path, 5.0):
-            assert is_locked(path)
 
 
 def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path):
@@ -48,15 +36,6 @@ def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path):
         with locked(path, 0.0):
             assert path.stat().st_ino != deleted[0]
             assert is_locked(path)
-
-
-def test_a_file_system_without_locks_is_told_from_a_holder(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(Unlockable), locked(tmp_path / "lock", 0.0):
-        pass
 
 
 MOUNTS = r"""

@@ -238,32 +238,12 @@ def test_a_damaged_line_is_refused(damage, directory):
         assert message.startswith(f"{directory.segments}: line {at + 1} is damaged")
 
 
-def test_a_line_is_read_as_it_was_written_if_it_is_of_this_version(directory):
+def test_a_line_of_another_version_is_refused(directory):
     for version in (4, 6):
         directory.segments.unlink(missing_ok=True)
         directory.record([result(0, version=version)])
         message = refusal(lambda: list(directory.results()))
         assert f"version {version}, this package reads 5" in message
-    directory.segments.write_text(
-        '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
-        '"ok", "reason": "", "from_step": 0, "best_val_error": 0.1, "best_val_loss": 0.12, '
-        '"best_epoch": 8, "history": [[9, 0.2, 0.12, 0.1]], '
-        '"metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": 3.2, '
-        '"cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
-        '"graphs_per_step": 31.5, "learning_rate": 0.002, "batches": 2, '
-        '"steady_steps": 49, "steady_graphs": 1544, "steady_seconds": 2.4, "steady_joules": 180.0, '
-        '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
-        '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], '
-        '"checkpoint": "checkpoint-7f3a.pt", "checksum": 7, "passed_over": "", "together": 1.5, '
-        '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
-        '"predicted_low": 2.1, "predicted_high": 4.0, "busy": 0.7, '
-        '"step_work": [1e9, 2e9, 300.0, 4e8, 5e6], '
-        '"fused": 1, "waited_seconds": 0.1, "away_seconds": 3.4, '
-        '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
-        '"version": 5}\n'
-    )
-    (segment,) = directory.results()
-    assert segment.to_dict() == json.loads(directory.segments.read_text())
 
 
 def test_more_trials_set_the_ensemble_aside(directory):

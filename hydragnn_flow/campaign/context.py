@@ -23,7 +23,7 @@ from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import DriverFile, Site
-from hydragnn_flow.execution.jobs import Clock, WallClock
+from hydragnn_flow.execution.jobs import Clock
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.log import View, tell
@@ -214,7 +214,7 @@ class Context:
     token: str
     """Token that identifies this driver in the run directory."""
     view: View
-    clock: Clock = field(default_factory=WallClock)
+    clock: Clock = field(default_factory=Clock)
     cost_files: CostFiles | None = None
     """Files that keep measured costs for later campaigns; None to keep none."""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
@@ -482,4 +482,4 @@ class Context:
     def keep_costs(self) -> None:
         """Write the measured costs of segments to the cost files."""
         if self.cost_files is not None:
-            self.cost_files.write(self.estimator.costs.experience())
+            self.cost_files.write(self.estimator.costs.experience)

@@ -157,7 +157,7 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | Non
     context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)
     if rest is not None:
-        context.estimator.costs.rest_watts = rest
+        context.estimator.costs.observe_rest(rest)
     context.keep_costs()
     summary, steps = None, 1 if config.ensemble is None else 2
     if config.ensemble is not None:

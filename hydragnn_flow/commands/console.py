@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -70,6 +73,34 @@ def using(*named: Path | None) -> Iterator[None]:
         raise InputError(
             f"{refused}: {error.strerror}; make it usable or name another place"
         ) from error
+
+
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: make an option of each field of a command's parameters that are dataclasses."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    given = inspect.signature(command).parameters.values()
+    for parameter in sorted(given, key=lambda parameter: parameter.name in groups):  # own first
+        if (kind := groups.get(parameter.name)) is None:
+            of_kind = {parameter.name: (hints[parameter.name], parameter.default)}
+        else:
+            types = get_type_hints(kind, include_extras=True)
+            of_kind = {field.name: (types[field.name], field.default) for field in fields(kind)}
+        parameters += [
+            inspect.Parameter(name, parameter.KEYWORD_ONLY, annotation=hint, default=default)
+            for name, (hint, default) in of_kind.items()
+        ]
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given)
+
+    # typer reads this attribute (PEP 362), which the type of functions lacks.
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return flat
 
 
 class Stopped(SystemExit):
@@ -193,18 +224,6 @@ FinishedRun = Annotated[
     ),
 ]
 
-Without = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--without",
-        help="Leave this member out, by its number in ensemble.json; may be repeated. Weights of "
-        "the others are scaled to add up to 1; intervals stay calibrated for all members.",
-        metavar="K",
-        show_default=False,
-    ),
-]
-
-
 DataSetName = Annotated[
     str | None,
     typer.Option(
@@ -215,13 +234,6 @@ DataSetName = Annotated[
         show_default=False,
     ),
 ]
-
-
-def say_without(members: list[int] | None) -> None:
-    """Print which members were left out, if any, and that intervals are those of all members."""
-    if members:
-        left_out = ", ".join(map(str, sorted(set(members))))
-        say(f"left out: {left_out}; intervals are those calibrated with all members")
 
 
 def say(text: str) -> None:

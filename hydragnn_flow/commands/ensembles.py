@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,11 @@ from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import (
     DataSetName,
     FinishedRun,
-    Without,
     console,
     existing_data,
+    flattened,
     interruptible,
     say,
-    say_without,
     short,
     using,
     writable,
@@ -25,7 +25,91 @@ from hydragnn_flow.commands.console import (
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import sound
 
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.ensemble import Ensemble
+    from hydragnn_flow.ensemble.predictions.files import Written
+    from hydragnn_flow.execution import Site
+
 app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How an ensemble is loaded."""
+
+    data_set: DataSetName = None
+    without: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--without",
+            help="Leave this member out, by its number in ensemble.json; may be repeated. Weights "
+            "of the others are scaled to add up to 1; intervals stay calibrated for all members.",
+            metavar="K",
+            show_default=False,
+        ),
+    ] = None
+
+    def load(self, run_dir: Path) -> Ensemble:
+        """Return the ensemble of a run; print which members were left out, if any."""
+        from hydragnn_flow.ensemble import Ensemble
+
+        ensemble = Ensemble.load(run_dir, without=self.without or (), data_set=self.data_set)
+        if self.without:
+            left_out = ", ".join(map(str, sorted(set(self.without))))
+            say(f"left out: {left_out}; intervals are those calibrated with all members")
+        return ensemble
+
+
+@dataclass(frozen=True)
+class Device(sites.Jobs):
+    """Where an ensemble predicts: on a device of this machine, or on the GCDs of a site."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            help="Device of the networks, by torch's name, as cuda. By default the CPU; with "
+            "--site, what the site says.",
+            show_default=False,
+        ),
+    ] = None
+    site: Annotated[
+        str | None,
+        typer.Option(
+            "--site",
+            help="Spread the work over all GCDs of a machine: the name of a shipped site, a site "
+            "file, or a site.yaml. The same command continues what was stopped. All paths must be "
+            "on file systems that its nodes see. Without it, this process predicts.",
+            show_default=False,
+        ),
+    ] = None
+
+    def machine(self) -> Site | None:
+        """Return the site that the options name; None to compute in this process."""
+        options = dict(vars(self))
+        device, site = options.pop("device"), options.pop("site")
+        if site is None:
+            for name, value in options.items():
+                if value is not None:
+                    raise InputError(
+                        f"--{name} {value}: is an option of a site; name one with --site"
+                    )
+            return None
+        if device is not None:
+            raise InputError(f"--device {device}: the site says what its GCDs are; leave it out")
+        return sites.Machine(**options, site=site).load()
+
+
+Structures = Annotated[
+    Path,
+    typer.Argument(
+        help="Structures: a file ASE reads, a directory of such, a GraphStore, a .bp of "
+        "HydraGNN's, or a table (.csv) like that of the training data.",
+        metavar="STRUCTURES",
+        show_default=False,
+        callback=existing_data,
+    ),
+]
 
 
 def _by_target(given: list[str] | None) -> list[str] | None:
@@ -51,7 +135,8 @@ Split = Annotated[
     str | None,
     typer.Option(
         "--split",
-        help="Use only this split of a GraphStore. Without it, all splits count together.",
+        help="Use only this split of a GraphStore. Without it, all splits are used; predictions "
+        "are in the order of the store, and a column `split` names them.",
         show_default=False,
     ),
 ]
@@ -69,9 +154,11 @@ Keys = Annotated[
 
 
 @app.command()
+@flattened
 def evaluate(
     run_dir: FinishedRun,
     data: Labelled,
+    loading: Loading,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,11 +171,8 @@ def evaluate(
     ] = None,
     split: Split = None,
     key: Keys = None,
-    data_set: DataSetName = None,
-    without: Without = None,
 ) -> None:
     """Measure the errors of a finished run's ensemble, and its uncertainty, on labelled data."""
-    from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble import evaluate as measure
     from hydragnn_flow.ensemble.evaluation.measures import save_measures
     from hydragnn_flow.report.errors import measures_frame
@@ -96,9 +180,7 @@ def evaluate(
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
-        ensemble = Ensemble.load(run_dir, without=without or (), data_set=data_set)
-        say_without(without)
-        found = measure(ensemble, data, split=split, keys=keys, say=say)
+        found = measure(loading.load(run_dir), data, split=split, keys=keys, say=say)
         if out is not None:
             save_measures(out, found)
     measures = measures_frame({name: target.to_dict() for name, target in found.items()})
@@ -159,26 +241,13 @@ def export(
     say(f"{short(out)}: {size / 1e6:.1f} MB")
 
 
-if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.ensemble import Ensemble
-    from hydragnn_flow.ensemble.predictions.files import Written
-    from hydragnn_flow.execution import Site
-
-
 @app.command()
-@sites.with_options
+@flattened
 def predict(
     run_dir: FinishedRun,
-    structures: Annotated[
-        Path,
-        typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, a GraphStore, a .bp of "
-            "HydraGNN's, or a table (.csv) like that of the training data.",
-            metavar="STRUCTURES",
-            show_default=False,
-            callback=existing_data,
-        ),
-    ],
+    structures: Structures,
+    loading: Loading,
+    where: Device,
     out: Annotated[
         list[Path],
         typer.Option(
@@ -189,15 +258,7 @@ def predict(
             callback=writable(".csv", ".parquet", ".extxyz"),
         ),
     ] = [Path("predictions.csv")],  # noqa: B006  # typer reads it once
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split",
-            help="Predict only this split of a GraphStore. Without it all splits are predicted, "
-            "in the order of the store, and a column `split` names them.",
-            show_default=False,
-        ),
-    ] = None,
+    split: Split = None,
     members: Annotated[
         bool, typer.Option("--members", help="Add every member's prediction.")
     ] = False,
@@ -210,28 +271,6 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    data_set: DataSetName = None,
-    without: Without = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            help="Device of the networks, by torch's name, as cuda. By default the CPU; with "
-            "--site, what the site says.",
-            show_default=False,
-        ),
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            "--site",
-            help="Spread the work over all GCDs of a machine: the name of a shipped site, a site "
-            "file, or a site.yaml. The same command continues what was stopped. All paths must be "
-            "on file systems that its nodes see. Without it, this process predicts.",
-            show_default=False,
-        ),
-    ] = None,
-    **options: Any,
 ) -> None:
     """Predict structures with the ensemble of a finished run.
 
@@ -241,17 +280,14 @@ def predict(
     next to the predictions, with the errors. Units are those of the training data; they are
     printed, and written to the metadata of Parquet files.
     """
-    machine = _machine(site, device, options)
-    from hydragnn_flow.ensemble import Ensemble
-
+    machine = where.machine()
     asked: dict[str, Any] = {"split": split, "members": members, "say": say}
     with using(*out, run_dir, structures):
-        ensemble = Ensemble.load(run_dir, without=without or (), data_set=data_set)
+        ensemble = loading.load(run_dir)
         if coverage is not None:
             ensemble = ensemble.at(coverage)
-        say_without(without)
         if machine is None:
-            done = _here(ensemble, structures, out, device=device or "cpu", **asked)
+            done = _here(ensemble, structures, out, device=where.device or "cpu", **asked)
         else:
             done = _on_site(ensemble, structures, out, machine, **asked)
     for path in done.files:
@@ -266,18 +302,6 @@ def predict(
     targets = ensemble.manifest.targets
     units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
     say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
-
-
-def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> Site | None:
-    """Return the site that the options name; None to compute in this process."""
-    if site is not None:
-        if device is not None:
-            raise InputError(f"--device {device}: the site says what its GCDs are; leave it out")
-        return sites.load(site, options)
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"--{name} {value}: is an option of a site; name one with --site")
-    return None
 
 
 def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Written:
@@ -316,16 +340,7 @@ _SUFFIX = ".extxyz"
 @app.command()
 def select(
     run_dir: FinishedRun,
-    structures: Annotated[
-        Path,
-        typer.Argument(
-            help="Structures: a file ASE reads, a directory of such, a GraphStore, or a table "
-            "(.csv) like that of the training data.",
-            metavar="STRUCTURES",
-            show_default=False,
-            callback=existing_data,
-        ),
-    ],
+    structures: Structures,
     n: Annotated[int, typer.Option("-n", help="How many to select.", min=1, show_default=False)],
     out: Annotated[
         Path,

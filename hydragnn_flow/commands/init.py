@@ -48,7 +48,7 @@ def init(
     here = Path.cwd()
     with using(directory, here):
         finding = look(directory)
-        gcds = len(sites.load("local", {}).node.gcds)
+        gcds = len(sites.Machine().load().node.gcds)
         config = first_config(finding, directory.resolve().name, here, gcds)
         files = write_config(config, here)
     sizes = ", ".join(f"{size:,} for {role}" for role, size in finding.sizes.items())

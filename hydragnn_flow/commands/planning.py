@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hydragnn_flow.commands import sites
-from hydragnn_flow.commands.console import Config, Data, console, say, short, show, using
+from hydragnn_flow.commands.console import (
+    Config,
+    Data,
+    console,
+    flattened,
+    say,
+    short,
+    show,
+    using,
+)
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 
 if TYPE_CHECKING:
-    from hydragnn_flow.simulation import Conditions
+    from hydragnn_flow import simulation
 
 app = typer.Typer()
 
@@ -27,23 +37,43 @@ Store = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of all that is drawn.", min=0)]
-QueueWait = Annotated[
-    float,
-    typer.Option("--queue-wait", help="Mean wait of a batch job in the queue, in minutes.", min=0),
-]
-Losses = Annotated[
-    float,
-    typer.Option(
-        "--losses", help="Nodes lost in an hour, of each node: 1e-5 is one of 100,000.", min=0
-    ),
-]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions on a simulated machine."""
+
+    queue_wait: Annotated[
+        float,
+        typer.Option(
+            "--queue-wait", help="Mean wait of a batch job in the queue, in minutes.", min=0
+        ),
+    ] = 0.0
+    losses: Annotated[
+        float,
+        typer.Option(
+            "--losses", help="Nodes lost in an hour, of each node: 1e-5 is one of 100,000.", min=0
+        ),
+    ] = 0.0
+
+    def on(self, site: Site) -> simulation.Conditions:
+        """Return the conditions on the nodes of a site."""
+        from hydragnn_flow import simulation
+
+        # Without batch jobs the nodes exist, and only start their processes.
+        return simulation.Conditions(
+            queue_seconds=60 * self.queue_wait,
+            losses=self.losses,
+            node_seconds=10.0 if site.scheduler is None else 30.0,
+        )
 
 
 @app.command()
-@sites.with_options
+@flattened
 def simulate(
     config: Config,
-    site: sites.SiteOption = "local",
+    at: sites.Machine,
+    conditions: Conditions,
     data: Data = None,
     store: Store = None,
     run_dir: Annotated[
@@ -52,27 +82,14 @@ def simulate(
             "--run-dir", help=r"Where to keep the simulated run. \[default: runs/NAME-simulated]"
         ),
     ] = None,
-    recorded: Annotated[
-        Path | None,
-        typer.Option(
-            "--recorded",
-            help="Directory of a run of the same configuration: trials take as long, and err as "
-            "much, as they did there.",
-            show_default=False,
-        ),
-    ] = None,
-    queue_wait: QueueWait = 0.0,
-    losses: Losses = 0.0,
     seed: Seed = 0,
-    **options: Any,
 ) -> None:
     """Run a campaign on simulated nodes, in virtual time: the whole loop of search, placement and
     ensemble, without training anything.
 
     Nothing is submitted: it runs here, even for a machine of thousands of nodes. The time and the
-    learning curve of each trial are drawn by the seed, or taken from a recorded run. `status`,
-    `trials` and `report` read the resulting run directory. To find out how many node-hours to apply
-    for, use `plan`.
+    learning curve of each trial are drawn by the seed. `status`, `trials` and `report` read the
+    resulting run directory. To find out how many node-hours to apply for, use `plan`.
     """
     from hydragnn_flow.campaign import load_config
     from hydragnn_flow.commands.planned_tables import machine_name, simulated_rows
@@ -81,28 +98,28 @@ def simulate(
 
     loaded = load_config(config, data=data)
     loaded.data.check_files()
-    machine = _machine(site, options)
+    machine = _without_account(at)
     path = run_dir or Path("runs") / f"{loaded.name}-simulated"
-    with using(path, data, store, recorded), CampaignView(console) as view:
+    with using(path, data, store), CampaignView(console) as view:
         found = run(
             loaded,
             machine,
             path,
             view,
-            conditions=_conditions(machine, queue_wait, losses),
+            conditions=conditions.on(machine),
             seed=seed,
             store=_store(store, loaded.name),
-            recorded=recorded,
         )
     show(simulated_rows(found), f"Simulated on {machine_name(machine)}")
     say(f"simulated run  {short(path)}; nothing was trained")
 
 
 @app.command()
-@sites.with_options
+@flattened
 def plan(
     config: Config,
-    site: sites.SiteOption = "local",
+    at: sites.Machine,
+    conditions: Conditions,
     data: Data = None,
     store: Store = None,
     node_hours: Annotated[
@@ -117,10 +134,7 @@ def plan(
     draws: Annotated[
         int, typer.Option("--draws", help="Simulations, in which trials take more or less.", min=3)
     ] = 5,
-    queue_wait: QueueWait = 0.0,
-    losses: Losses = 0.0,
     seed: Seed = 0,
-    **options: Any,
 ) -> None:
     """Say what a campaign will probably take of a machine: time, node-hours, memory, energy.
 
@@ -145,7 +159,7 @@ def plan(
 
     loaded = load_config(config, data=data)
     loaded.data.check_files()
-    machine = _machine(site, options)
+    machine = _without_account(at)
     with (
         using(data, store),
         tempfile.TemporaryDirectory() as folder,
@@ -153,9 +167,7 @@ def plan(
     ):
         path = _store(store, loaded.name) or Path(folder) / "store.gs"
         with checked_store(loaded, path, view) as opened:
-            planner = Planner(
-                loaded, machine, opened, _conditions(machine, queue_wait, losses), seed
-            )
+            planner = Planner(loaded, machine, opened, conditions.on(machine), seed)
             found = planner.survey(view)
             fit = sum(not one.reason for one in found)
             drawn_from = "configurations drawn from the search space fit"
@@ -171,24 +183,13 @@ def plan(
         say(sentence)
 
 
-def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
-    from hydragnn_flow.simulation import Conditions
-
-    # Without batch jobs the nodes exist, and only start their processes.
-    return Conditions(
-        queue_seconds=60 * queue_wait,
-        losses=losses,
-        node_seconds=10.0 if site.scheduler is None else 30.0,
-    )
-
-
-def _machine(site: str, options: dict[str, Any]) -> Site:
+def _without_account(at: sites.Machine) -> Site:
     """Return the site to simulate; an account need not be given, as nothing is paid."""
     from hydragnn_flow.execution.site import about_site
 
-    if options["account"] is None and Path(site).suffix not in (".yaml", ".yml"):
-        options["account"] = about_site(site)[1].account
-    return sites.load(site, options)
+    if at.account is None and Path(at.site).suffix not in (".yaml", ".yml"):
+        at = replace(at, account=about_site(at.site)[1].account)
+    return at.load()
 
 
 def _store(given: Path | None, name: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import (
     RunDir,
     console,
+    flattened,
     interruptible,
     say,
     short,
@@ -40,11 +41,11 @@ def _widths(words: str) -> list[int]:
 
 
 @app.command()
-@sites.with_options
+@flattened
 def profile(
     run_dir: RunDir,
+    machine: sites.Machine,
     trial: Trial = None,
-    site: sites.SiteOption = "local",
     gcds: Annotated[
         int,
         typer.Option("--gcds", help="GCDs that train together, on one node or on several.", min=1),
@@ -59,20 +60,19 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    **options: Any,
 ) -> None:
     """Say where the time of a training step goes, and what to do about it.
 
     Trains on GCDs of a site. Needs a prepared store, changes nothing.
     """
-    machine = sites.load(site, options)
+    site = machine.load()
     from hydragnn_flow.campaign.profiling import profile_on_site
     from hydragnn_flow.report.scaling import profile_tables
 
     with interruptible(), using(run_dir, trace), console.status("starting") as status:
         measured, nodes = profile_on_site(
             run_dir,
-            machine,
+            site,
             trial=trial,
             gcds=gcds,
             seconds=seconds,
@@ -86,11 +86,11 @@ def profile(
 
 
 @app.command()
-@sites.with_options
+@flattened
 def scaling(
     run_dir: RunDir,
+    machine: sites.Machine,
     trial: Trial = None,
-    site: sites.SiteOption = "local",
     gcds: Annotated[
         str,
         typer.Option(
@@ -103,14 +103,13 @@ def scaling(
         ),
     ] = "",
     seconds: Seconds = 5.0,
-    **options: Any,
 ) -> None:
     """Measure how a network trains over more and more GCDs, and say where they stop paying.
 
     In weak scaling each GCD has a batch, in strong scaling all share one. Table and figure are in
     RUN_DIR/scaling and in the report. The same command continues a stopped study.
     """
-    machine = sites.load(site, options)
+    site = machine.load()
     from hydragnn_flow.campaign.profiling import scaling_study
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.report.scaling import scaling_grid, verdicts
@@ -122,7 +121,7 @@ def scaling(
 
         study, picture = scaling_study(
             run_dir,
-            machine,
+            site,
             trial=trial,
             gcds=_widths(gcds),
             seconds=seconds,

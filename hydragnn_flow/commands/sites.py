@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydragnn_flow.commands.console import console, say, short, using
+from hydragnn_flow.commands.console import console, flattened, say, short, using
 from hydragnn_flow.commands.console import show as show_table
 from hydragnn_flow.log import driver_log
 
@@ -19,25 +18,51 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
 
-SiteOption = Annotated[
-    str,
-    typer.Option(
-        "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
-    ),
-]
+
+def _of_jobs(*names: str, about: str) -> Any:
+    return typer.Option(*names, help=about, show_default=False)
 
 
-def _option(kind: Any, *names: str, about: str) -> Any:
-    return Annotated[kind | None, typer.Option(*names, help=about, show_default=False)]
+@dataclass(frozen=True)
+class Jobs:
+    """Options of batch jobs, which every command with a site has."""
+
+    account: Annotated[
+        str | None, _of_jobs("-A", "--account", about="Project that pays for batch jobs.")
+    ] = None
+    partition: Annotated[
+        str | None, _of_jobs("-p", "--partition", about="Partition or queue of batch jobs.")
+    ] = None
+    walltime: Annotated[
+        str | None, _of_jobs("-t", "--walltime", about="Time limit of each batch job, HH:MM:SS.")
+    ] = None
+    nodes: Annotated[
+        int | None, _of_jobs("-N", "--nodes", about="Nodes to use at a time, in all batch jobs.")
+    ] = None
+    blocks: Annotated[
+        int | None, _of_jobs("--blocks", about="Batch jobs at a time; they divide the nodes.")
+    ] = None
 
 
-_OPTIONS = {
-    "account": _option(str, "-A", "--account", about="Project that pays for batch jobs."),
-    "partition": _option(str, "-p", "--partition", about="Partition or queue of batch jobs."),
-    "walltime": _option(str, "-t", "--walltime", about="Time limit of each batch job, HH:MM:SS."),
-    "nodes": _option(int, "-N", "--nodes", about="Nodes to use at a time, in all batch jobs."),
-    "blocks": _option(int, "--blocks", about="Batch jobs at a time; they divide the nodes."),
-}
+@dataclass(frozen=True)
+class Machine(Jobs):
+    """Site that a command uses, and its batch jobs."""
+
+    site: Annotated[
+        str,
+        typer.Option(
+            "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
+        ),
+    ] = "local"
+
+    def load(self) -> Site:
+        """Return the site, changed by the other options."""
+        from hydragnn_flow.execution import load_site
+
+        options = dict(vars(self))
+        return load_site(options.pop("site"), **options)
+
+
 _Name = Annotated[
     str,
     typer.Argument(
@@ -48,65 +73,40 @@ _Name = Annotated[
 ]
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: add the options of a site, such as `--nodes`, to a command with ``**options``."""
-    hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in _OPTIONS.items()
-    ]
-    # typer reads this attribute (PEP 362), which the type of functions lacks.
-    command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
-    return command
-
-
-def load(site: str, options: Mapping[str, Any]) -> Site:
-    """Return the site with this name or file, changed by the values of a command's options."""
-    from hydragnn_flow.execution import load_site
-
-    return load_site(site, **options)
-
-
 @app.command()
-@with_options
-def show(site: _Name, **options: Any) -> None:
+@flattened
+def show(site: _Name, jobs: Jobs) -> None:
     """Show a site's description of its nodes, and the batch scripts it would submit; submits
     nothing.
 
     Works on any machine, a laptop included.
     """
-    loaded = load(site, options)
+    loaded = Machine(**vars(jobs), site=site).load()
     from hydragnn_flow.execution.sites.preview import preview
 
     shown = preview(loaded)
     show_table(_facts(loaded), f"Site {loaded.name}")
     if shown.note:
         say(shown.note)
-    block = shown.block
-    say(f"\nA block: {block.command}\n\n{block.script.strip()}")
+    say(f"\nA block: {shown.command}\n\n{shown.script.strip()}")
     say(f"\nParsl's configuration\n\n{shown.config!r}")
 
 
 @app.command()
-@with_options
+@flattened
 def check(
     site: _Name,
+    jobs: Jobs,
     store: Annotated[
         Path | None,
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
-    **options: Any,
 ) -> None:
     """Start one block (batch job) of a site and say, GCD by GCD, what a trial would find there.
 
     Ends with exit code 1 if anything differs from the site's description.
     """
-    loaded = load(site, options)
+    loaded = Machine(**vars(jobs), site=site).load()
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.execution import sole_driver
     from hydragnn_flow.execution.site_check import check_site, faults

@@ -102,30 +102,18 @@ class Retries:
 Event = TypeVar("Event")
 
 
-class Clock(Protocol):
-    """Clock of a campaign, real or simulated."""
-
-    def monotonic(self) -> float:
-        """Return the monotonic time since an arbitrary moment [s]."""
-        ...
-
-    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event of a queue, or None if none comes within ``seconds`` [s].
-
-        A simulated clock advances here.
-        """
-        ...
-
-
-class WallClock:
-    """Clock of this machine."""
+class Clock:
+    """Clock of a campaign: that of this machine, or simulated by a subclass."""
 
     def monotonic(self) -> float:
         """Return the monotonic time since an arbitrary moment [s]."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event of a queue, or None if none comes within ``seconds`` [s]."""
+        """Return the next event of a queue, or None if none comes within ``seconds`` [s].
+
+        A simulated clock advances here.
+        """
         try:
             return events.get(timeout=seconds, block=seconds > 0)
         except Empty:
@@ -133,7 +121,10 @@ class WallClock:
 
 
 class Workers(Protocol):
-    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl."""
+    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl.
+
+    A subclass that does not define all methods has workers that neither fail nor wait.
+    """
 
     def update(self, demand: int) -> None:
         """Scale the pool to ``demand`` workers. Called about twice a second.
@@ -156,7 +147,7 @@ class Workers(Protocol):
 
     def waiting(self) -> str:
         """Return the reason why jobs wait for workers, as a sentence; empty if no job waits."""
-        ...
+        return ""
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         """Start some ranks (processes) of a job on a node; return a future of their results.
@@ -177,7 +168,7 @@ class Workers(Protocol):
 
         ``attempt`` identifies the attempt at the job, ``reason`` goes into the results.
         """
-        ...
+        return
 
     def release(self, node: str, attempt: str) -> None:
         """Stop a segment on a node at a checkpoint, so that it can continue elsewhere.
@@ -188,11 +179,11 @@ class Workers(Protocol):
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         """Record whether a job, named by ``work``, succeeded on a node."""
-        ...
+        return
 
     def avoid(self, node: str, reason: str) -> None:
         """Send no further jobs to a node that refused a job; ``reason`` is for the user."""
-        ...
+        return
 
 
 SECONDS_BETWEEN_CHECKS = 0.5
@@ -302,7 +293,7 @@ class Jobs(Generic[_Task]):
     def __init__(
         self, workers: Workers, site: Site, clock: Clock | None = None, gcd: Gcd | None = None
     ) -> None:
-        self._workers, self.site, self._clock = workers, site, clock or WallClock()
+        self._workers, self.site, self._clock = workers, site, clock or Clock()
         gcds = len(site.node.gcds)
         self._fleet = Fleet(gcd or site.node.gcd, gcds, site.gcds_of_a_block)
         self._running: dict[Sending[_Task], None] = {}  # in the order in which they were sent

@@ -75,13 +75,6 @@ class NodeOptions(Section):
     watts: float | None = Field(default=None, gt=0)
     """Most power that all GCDs of a node draw together [W], for `hydragnn-flow plan`."""
 
-    @field_validator("scratch")
-    @classmethod
-    def _is_absolute(cls, scratch: str | None) -> str | None:
-        if scratch is not None and not Path(scratch).is_absolute():
-            raise ValueError(f"must be an absolute path, got {scratch!r}")
-        return scratch
-
     @property
     def gpus_per_node(self) -> int:
         """Value of `sbatch --gpus-per-node`; 0 asks for no GPUs."""
@@ -188,16 +181,11 @@ class Options(Section):
         return filled
 
 
-def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     """Read the ``site.yaml`` at ``path``; return the name of the site, and its options.
 
     The options are plain values by key. If a file with the name of the site lies in the same
     directory, the path of that file is returned as the name.
-
-    Raises
-    ------
-    InputError
-        If the ``site.yaml`` cannot be read, or names no site.
     """
     values = read_yaml(path, PlainLoader)
     if not isinstance(values.get("site"), str):
@@ -205,25 +193,6 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     name = values.pop("site")
     beside = path.parent / name
     return (str(beside) if beside.is_file() else name), values
-
-
-def make_options(values: dict[str, Any], source: object) -> Options:
-    """Check the plain values of options by key, and return them as :class:`Options`.
-
-    Parameters
-    ----------
-    values
-        Values by key, such as the content of a ``site.yaml``.
-    source
-        Origin of the values, such as a file, for error messages.
-
-    Raises
-    ------
-    InputError
-        If a key is unknown or a value wrong.
-    """
-    options: Options = validate(Options, values, source)
-    return options
 
 
 def _seconds(walltime: str) -> int:
@@ -384,9 +353,10 @@ def load_site(name: str | Path, **options: Any) -> Site:
     site_file = name
     if Path(name).suffix in (".yaml", ".yml"):
         source = str(name)
-        site_file, values = read_site_yaml(Path(name))
+        site_file, values = _read_site_yaml(Path(name))
     values |= {key: value for key, value in options.items() if value is not None}
-    path, run = _find(site_file, source), make_options(values, source)
+    path = _find(site_file, source)
+    run: Options = validate(Options, values, source)
     site = _site_of(path, run)
     with _loading(path):
         # Facts of shipped sites are right; what contradicts them was given.
@@ -508,6 +478,8 @@ def _contradictions(site: Site, key: str) -> Iterator[str]:
             f"{gcd.process_gib:g} GiB that a process takes before it has a model; give more memory "
             "or fewer GCDs"
         )
+    if node.scratch is not None and not Path(node.scratch).is_absolute():
+        yield f"node.scratch: must be an absolute path, got {node.scratch!r}; correct it"
     have, need = node.cores_of_a_node, gcds * node.cores_per_gcd
     if have is not None and need > have:
         yield (

@@ -25,7 +25,7 @@ from hydragnn_flow.placement.fleet import (
     measured_power,
 )
 from hydragnn_flow.placement.interpolation import WorkInterpolation
-from hydragnn_flow.placement.placer import Placeable, Placement, Room, place, room_of, too_large
+from hydragnn_flow.placement.placer import Placeable, Placement, Room, place, too_large
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
     to_part,
@@ -56,7 +56,6 @@ __all__ = [
     "WorkInterpolation",
     "measured_power",
     "place",
-    "room_of",
     "to_part",
     "to_place_anew",
     "too_large",

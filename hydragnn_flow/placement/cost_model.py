@@ -11,10 +11,10 @@ rates; see :mod:`~hydragnn_flow.placement.regression`. Every prediction is an in
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,6 +213,22 @@ class Experience:
             earlier.rest_watts if self.rest_watts is None else self.rest_watts,
         )
 
+    @property
+    def sound(self) -> Experience:
+        """These measurements, without those that are not finite or not possible."""
+        return replace(
+            self,
+            segments=_kept(self.segments, lambda taken: taken.is_sound),
+            memory=_kept(self.memory, lambda ratio: 0 < ratio < math.inf),
+            repeats=[*filter(math.isfinite, self.repeats)],
+            process_gib=self.process_gib if self.process_gib > 0 else math.inf,
+            packs=_kept(self.packs, lambda taken: taken.is_sound),
+        )
+
+    def __len__(self) -> int:
+        several = (self.segments, self.packs, self.memory)
+        return sum(len(of) for one in several for of in one.values())
+
     def without(self, earlier: Experience) -> Experience:
         """Return these measurements without those that ``earlier`` contains too."""
         return replace(
@@ -240,27 +256,21 @@ class CostModel:
         Speed and memory of each GCD of the site.
     gcds_per_node
         Number of GCDs of a node, which exchange gradients without the network.
-
-    Attributes
-    ----------
-    process_gib
-        Upper bound of the memory that a process takes before it has a model [GiB].
-    rest_watts
-        Power of a node outside its segments [W]; kept for later campaigns.
     """
 
     def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
         self.gcd, self._gcds_per_node = gcd, gcds_per_node
-        self.process_gib = gcd.process_gib
-        self.rest_watts: float | None = None
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
-        self._seen: dict[str, deque[Taken]] = {}
-        self._packs: dict[str, deque[Taken]] = {}
-        self._memory: dict[str, deque[float]] = {}
-        self._repeats: deque[float] = deque(maxlen=4 * WINDOW)
+        self.experience = Experience({}, {}, [], gcd.process_gib)
+        """Recent measurements that the predictions follow from."""
         self._guess = self._fitted = self._fit()
         self._new = 0
+
+    @property
+    def process_gib(self) -> float:
+        """Upper bound of the memory that a process takes before it has a model [GiB]."""
+        return self.experience.process_gib
 
     def estimate(
         self,
@@ -330,7 +340,8 @@ class CostModel:
         if the power *a* is surely above 1.
         """
         power, deviation, freedom = self._fits().steps.power(0)
-        alone, together = (sum(map(len, of.values())) for of in (self._seen, self._packs))
+        known = self.experience
+        alone, together = (sum(map(len, of.values())) for of in (known.segments, known.packs))
         # Known from four co-located segments and four others on.
         is_known = min(alone, together) >= 4 and deviation < 0.3
         is_worse = power - quantile(0.95, freedom) * deviation > 1
@@ -354,10 +365,9 @@ class CostModel:
             cases = [self._step_case(kind, t.work, t.width, t.together) for t in (taken, own)]
             expected, before = (self._fits().steps.expect(case).log for case in cases)
             ratio = math.log(taken.step_seconds / own.step_seconds)
-            self._repeats.append(ratio - (expected - before))
-        seen = self._packs if taken.is_pack else self._seen
-        seen.setdefault(kind, deque(maxlen=WINDOW)).append(taken)
-        self._new += 1
+            repeats = [*self.experience.repeats, ratio - (expected - before)]
+            self.experience = replace(self.experience, repeats=repeats[-4 * WINDOW :])
+        self._add("packs" if taken.is_pack else "segments", kind, taken)
 
     def observe_memory(self, kind: str, ratio: float) -> None:
         """Learn from a measured peak of memory, or from an amount that was too small for a segment.
@@ -370,8 +380,13 @@ class CostModel:
             Measured over counted peak memory, both without the memory of the process.
         """
         if 0 < ratio < math.inf:
-            self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
-            self._new += 1
+            self._add("memory", kind, ratio)
+
+    def _add(self, name: str, kind: str, one: object) -> None:
+        seen = getattr(self.experience, name)
+        more: dict[str, Any] = {name: {**seen, kind: [*seen.get(kind, ()), one][-WINDOW:]}}
+        self.experience = replace(self.experience, **more)
+        self._new += 1
 
     def observe_process(self, peak_gib: float) -> None:
         """Lower the estimate of the memory that a process takes without a network.
@@ -379,22 +394,11 @@ class CostModel:
         It cannot exceed ``peak_gib``, the measured peak of a process with a network [GiB].
         """
         # Processes differ by a tenth before they have a model.
-        self._bound_process(1.1 * peak_gib)
+        self.recall(Experience({}, {}, [], 1.1 * peak_gib))
 
-    def _bound_process(self, gib: float) -> None:
-        if gib > 0:
-            self.process_gib = min(self.process_gib, gib)
-
-    def experience(self) -> Experience:
-        """Return the recent measurements that the predictions follow from."""
-        return Experience(
-            {kind: list(several) for kind, several in self._seen.items()},
-            {kind: list(several) for kind, several in self._memory.items()},
-            list(self._repeats),
-            self.process_gib,
-            {kind: list(several) for kind, several in self._packs.items()},
-            self.rest_watts,
-        )
+    def observe_rest(self, watts: float) -> None:
+        """Keep the power of a node outside its segments [W] for later campaigns."""
+        self.experience = replace(self.experience, rest_watts=watts)
 
     def recall(self, earlier: Experience) -> None:
         """Learn from another model's measurements, as if made before this model's own.
@@ -404,32 +408,21 @@ class CostModel:
         earlier
             Measurements on the same GCDs; those that this model has already are skipped.
         """
-        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
-            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
-            self._new += _put_before(mine, sound)
-        memory = {
-            kind: [ratio for ratio in several if 0 < ratio < math.inf]
-            for kind, several in earlier.memory.items()
-        }
-        self._new += _put_before(self._memory, memory)
-        if not self._repeats:
-            self._repeats.extend(filter(math.isfinite, earlier.repeats))
-        self._bound_process(earlier.process_gib)
-        if self.rest_watts is None:
-            self.rest_watts = earlier.rest_watts
+        before = len(self.experience)
+        self.experience = self.experience.after(earlier.sound)
+        self._new += len(self.experience) - before
 
     def _fits(self) -> _Fits:
         """Return the regressions, fitted anew if a fifth of the measurements are new."""
-        all_of_it = (self._seen, self._packs, self._memory)
-        seen = sum(len(several) for one in all_of_it for several in one.values())
-        if self._new > 0.2 * seen:
+        if self._new > 0.2 * len(self.experience):
             self._fitted, self._new = self._fit(), 0
         return self._fitted
 
     def _fit(self) -> _Fits:
         steps: list[tuple[Case, float]] = []
         rest: list[tuple[Case, float]] = []
-        for kind, several in chain(self._seen.items(), self._packs.items()):
+        known = self.experience
+        for kind, several in chain(known.segments.items(), known.packs.items()):
             for t in several:
                 steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
                 beside = t.seconds - t.steps * t.step_seconds
@@ -437,7 +430,7 @@ class CostModel:
                 rest_case = self._rest_case(t.step_seconds, t.epochs, t.evaluated, t.together)
                 rest.append((rest_case, max(beside, least)))
         memory = [
-            (Case(kind, (1.0,)), ratio) for kind, ratios in self._memory.items() for ratio in ratios
+            (Case(kind, (1.0,)), ratio) for kind, ratios in known.memory.items() for ratio in ratios
         ]
         return _Fits(
             Regression(_STEPS, 2, steps, self._hidden),
@@ -472,8 +465,9 @@ class CostModel:
     def _repeated(self) -> tuple[float, float]:
         """Return the scatter of a trial's log step time, and its degrees of freedom."""
         # The guess, a deviation of 0.1 of the logarithm, is worth four observations.
-        freedom = 4.0 + len(self._repeats)
-        squares = 4.0 * 0.1**2 + math.fsum(x * x for x in self._repeats)
+        repeats = self.experience.repeats
+        freedom = 4.0 + len(repeats)
+        squares = 4.0 * 0.1**2 + math.fsum(x * x for x in repeats)
         return math.sqrt(squares / freedom), freedom
 
     def _memory_factor(self, kind: str, own: Taken | None) -> float:
@@ -484,22 +478,10 @@ class CostModel:
         return math.exp(log + quantile(0.99, expected.freedom) * deviation)
 
 
-def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
-    """Insert earlier measurements of each message-passing type; return how many were new."""
-    new = 0
-    for kind, several in earlier.items():
-        mine = seen.get(kind, ())
-        before = [one for one in several if one not in mine]
-        seen[kind] = deque([*before, *mine], maxlen=WINDOW)
-        new += len(before)
-    return new
-
-
 def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str, list[T]]:
     """Merge earlier and later measurements of each message-passing type; keep the last 16."""
-    seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
-    _put_before(seen, earlier)
-    return {kind: list(several) for kind, several in seen.items()}
+    new = {**dict.fromkeys(later, ()), **_less(earlier, later)}
+    return {kind: [*before, *later.get(kind, ())][-WINDOW:] for kind, before in new.items()}
 
 
 def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:
@@ -507,6 +489,10 @@ def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, li
         kind: [one for one in several if one not in earlier.get(kind, ())]
         for kind, several in seen.items()
     }
+
+
+def _kept(seen: dict[str, list[T]], is_sound: Callable[[T], bool]) -> dict[str, list[T]]:
+    return {kind: [*filter(is_sound, several)] for kind, several in seen.items()}
 
 
 def _net_bytes(work: Work) -> float:

@@ -41,12 +41,10 @@ class WorkInterpolation:
     beyond
         Distance outside the range of the counted sizes at which a network is still extrapolated, as
         a fraction of that range.
-    fewest
-        Number of networks of a family that are counted before any is interpolated.
     """
 
-    def __init__(self, tolerance: float = 0.2, beyond: float = 0.0, fewest: int = 16) -> None:
-        self._tolerance, self._beyond, self._fewest = tolerance, beyond, fewest
+    def __init__(self, tolerance: float = 0.2, beyond: float = 0.0) -> None:
+        self._tolerance, self._beyond = tolerance, beyond
         self._known: dict[str, Work] = {}
         self._families: dict[str, _Family] = {}
 
@@ -64,7 +62,7 @@ class WorkInterpolation:
         kind, sizes = _apart(shape)
         key = json.dumps([kind, sizes])
         if key not in self._known:
-            family = self._families.setdefault(kind, _Family(self._fewest))
+            family = self._families.setdefault(kind, _Family())
             if family.error <= self._tolerance and family.covers(np.array(sizes), self._beyond):
                 self._known[key] = family.interpolate(np.array(sizes))
             else:
@@ -76,15 +74,15 @@ class WorkInterpolation:
 class _Family:
     """Counted networks that differ only in their sizes.
 
-    A Gaussian process over the logarithms of the sizes is fitted to these networks, and again
-    whenever there are a quarter more. Its error is the leave-one-out error: Rasmussen and Williams,
-    Gaussian Processes for Machine Learning, equation 5.12.
+    A Gaussian process over the logarithms of the sizes is fitted to the first 16 of these networks,
+    and again whenever there are a quarter more. Its error is the leave-one-out error: Rasmussen and
+    Williams, Gaussian Processes for Machine Learning, equation 5.12.
     """
 
-    def __init__(self, fewest: int) -> None:
+    def __init__(self) -> None:
         self._sizes: list[list[float]] = []
         self._logs: list[list[float]] = []
-        self._next_fit: float = fewest
+        self._next_fit = 16.0
         self.error = math.inf
 
     def add(self, sizes: list[float], work: Work) -> None:

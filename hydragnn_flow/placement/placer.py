@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -107,7 +107,7 @@ class Room:
         self._kept = best
         self._fleet.keep(best.nodes, is_kept=True)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Release the reserved GCDs, if there are any."""
         if self._kept is not None:
             self._fleet.keep(self._kept.nodes, is_kept=False)
@@ -153,19 +153,6 @@ class Room:
     def _end(self, node: Node) -> float:
         """Return the expected time until all GCDs of a node are idle [s]."""
         return max(node.ends(self._now), default=0.0)
-
-
-@contextmanager
-def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
-    """Context manager: yield a :class:`Room`, and release its reservation at the end.
-
-    The arguments are those of the class.
-    """
-    room = Room(fleet, now, most)
-    try:
-        yield room
-    finally:
-        room.leave()
 
 
 @dataclass
@@ -305,7 +292,7 @@ def place(
         patience = max(patience, fleet.longest(now))
     placed: list[Placement[Segment]] = []
     rest: list[Segment] = []
-    with room_of(fleet, now, most) as room:
+    with closing(Room(fleet, now, most)) as room:
         for segment in _in_order(ready, now, patience):
             shape, spots = _widest(segment, room)
             alone = shape.width > 1 or shape.keeps_gcd or not may_join

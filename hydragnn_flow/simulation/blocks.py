@@ -15,8 +15,8 @@ import numpy as np
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
-from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
-from hydragnn_flow.execution.pools.waits import drain_seconds
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Clock
+from hydragnn_flow.execution.pools.waits import WAITS, drain_seconds
 from hydragnn_flow.placement import Host
 
 Event = TypeVar("Event")
@@ -41,7 +41,7 @@ class Appointment:
         self.action = None
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Clock of a simulated campaign: time passes only while the campaign waits, then at once."""
 
     def __init__(self) -> None:
@@ -105,10 +105,6 @@ class VirtualClock:
         while self._coming and self._coming[0].action is None:
             heapq.heappop(self._coming)
         return self._coming[0].when if self._coming else math.inf
-
-
-# Time after which an idle batch job is given back [s], as by the real pool.
-_SECONDS_IDLE = 20.0
 
 
 @dataclass(frozen=True)
@@ -210,7 +206,7 @@ class Blocks:
         number = len(staying)
         for block in staying:
             idle = self._clock.monotonic() - block.idle_since
-            if number > wanted and idle >= _SECONDS_IDLE:
+            if number > wanted and idle >= WAITS.idle:
                 self._end(block)
                 number -= 1
         for _ in range(number, wanted):
@@ -238,7 +234,7 @@ class Blocks:
             if block.leaving:
                 self._clock.at(block.idle_since, partial(self._end, block))
             elif self._site.blocks > 1:  # wakes the campaign, which then gives the job back
-                self._clock.at(block.idle_since + _SECONDS_IDLE, lambda: None)
+                self._clock.at(block.idle_since + WAITS.idle, lambda: None)
 
     def _ask(self) -> None:
         block = _Block(f"job{self.asked}", self._nodes)

@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble.summary import SELECTION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.files import unsynced, write_json
@@ -26,16 +25,7 @@ from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions, VirtualClock
-from hydragnn_flow.simulation.truth import (
-    Curves,
-    DrawnCurves,
-    DrawnTruth,
-    EstimatedTruth,
-    RecordedCurves,
-    RecordedRun,
-    RecordedTruth,
-    Truth,
-)
+from hydragnn_flow.simulation.truth import DrawnCurves, DrawnTruth, Truth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 
@@ -71,7 +61,6 @@ def simulate(
     conditions: Conditions,
     seed: int = 0,
     store: str | Path | None = None,
-    recorded: str | Path | None = None,
 ) -> Simulated:
     """Run a campaign on simulated GCDs; its run directory has the form of a real one.
 
@@ -97,48 +86,23 @@ def simulate(
     store
         GraphStore of the campaign's data, of which only the sizes matter. By default it is prepared
         in the run directory.
-    recorded
-        Directory of a real run of the same campaign, whose times and errors replace drawn ones.
 
     Raises
     ------
     InputError
-        If the run directory holds something other than a simulation, or the data or the recorded
-        run cannot be read.
+        If the run directory holds something other than a simulation, or the data cannot be read.
     """
     directory = _cleared(Path(path), keeps_store=store is None)
     with _owned(directory, view) as token:
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
-        run = None if recorded is None else RecordedRun(Path(recorded))
-        power = measured_power(CostFiles(site).read())
-        watts = run.gcd_watts if run is not None else None
-        if watts is None:
-            watts = simulated_watts(config, site, power)
-        if run is not None:
-            config = config.model_copy(update={"search": run.searched(config.search)})
-            # Recorded times include noise.
-            conditions = replace(conditions, noise=0.0)
-            if (selection := run.selection) is not None:
-                directory.ensemble.mkdir()
-                write_json(directory.ensemble / SELECTION, selection)
-
-        def truth(context: Context) -> Truth:
-            if run is None:
-                return DrawnTruth(context.estimator, site, seed)
-            # Segments that the run lacks follow a cost model that has learned from it.
-            estimator = context.another_estimator()
-            estimator.learn(run.results)
-            other = EstimatedTruth(estimator, seed)
-            return RecordedTruth(run, other, site.node.uncounted_gib)
-
+        watts = simulated_watts(config, site, measured_power(CostFiles(site).read()))
         with checked_store(config, directory.store, view) as data:
             return play(
                 Stage(config, site, directory, data, view, token, gcd_watts=watts),
-                truth,
+                lambda context: DrawnTruth(context.estimator, site, seed),
                 conditions=conditions,
                 seed=seed,
-                curves=lambda drawn: drawn if run is None else RecordedCurves(run, drawn),
             )
 
 
@@ -197,7 +161,6 @@ def play(
     *,
     conditions: Conditions,
     seed: int,
-    curves: Callable[[Curves], Curves] = lambda drawn: drawn,
 ) -> Simulated:
     """Simulate a campaign in an existing run directory, and return its summary.
 
@@ -209,12 +172,9 @@ def play(
         Function that returns the true costs of segments, given the context of the campaign.
     conditions, seed
         Properties of the machine and seed, as in :func:`simulate`.
-    curves
-        Function that takes randomly drawn learning curves, and returns the curves to use; by
-        default the drawn ones.
     """
     directory = stage.directory
-    config = _simulable(stage.config, keeps_selection=(directory.ensemble / SELECTION).exists())
+    config = _simulable(stage.config)
     with unsynced():
         directory.record_start(config)
         clock = VirtualClock()
@@ -228,7 +188,7 @@ def play(
             stage.site,
             clock,
             truth(context),
-            curves(DrawnCurves(config.search.space, seed)),
+            DrawnCurves(config.search.space, seed),
             conditions,
             seed,
             targets,
@@ -241,7 +201,7 @@ def play(
     return summary
 
 
-def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
+def _simulable(config: RunConfig) -> RunConfig:
     """Return a configuration in which settings that need real time or predictions are replaced."""
     search, ensemble = config.search, config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
@@ -249,7 +209,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
         batch = max(1, search.trials // 50)
         sampler = {"type": "batched_tpe", "batch_size": batch}
         search = search.model_copy(update={"sampler": sampler})
-    if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
+    if ensemble is not None and ensemble.strategy == "greedy":
         ensemble = ensemble.model_copy(update={"strategy": "top"})
     changes: dict[str, Any] = {"search": search, "ensemble": ensemble}
     if config.resources.fused_members > 1:

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any
 
 import optuna
+from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
@@ -21,6 +22,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.log import View
 from hydragnn_flow.placement import Experience, WorkInterpolation, measured_power, too_large
+from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.records import suggest
@@ -137,29 +139,6 @@ def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> l
     ]
 
 
-class Quiet:
-    """Progress display that shows the number of finished simulations, and nothing of each."""
-
-    def __init__(self, view: View, total: int) -> None:
-        self._view, self._total, self._done = view, total, 0
-
-    def say(self, text: str) -> None:
-        """Show nothing."""
-
-    def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show nothing."""
-
-    def search(
-        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
-    ) -> None:
-        """Show nothing."""
-
-    def one_more(self) -> None:
-        """Show that another simulation is done."""
-        self._done += 1
-        self._view.step("simulations", self._done, self._total)
-
-
 class Planner:
     """Planner of a campaign: surveys its search space, and simulates the campaign.
 
@@ -231,16 +210,18 @@ class Planner:
         """
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
-        quiet = Quiet(view, draws + len(others))
         middle = draws // 2
-        offs = [NormalDist().inv_cdf((draw + 0.5) / draws) for draw in range(draws)]
-        drawn = [self._play(quiet, self._site, off, draw) for draw, off in enumerate(offs)]
-        on_nodes = {
-            n: self._play(quiet, _with_nodes(self._site, n), offs[middle], middle) for n in others
-        }
-        return drawn, on_nodes | {nodes: drawn[middle]}
+        asked = [(nodes, draw) for draw in range(draws)] + [(n, middle) for n in others]
+        found = []
+        for number, (n, draw) in enumerate(asked, start=1):
+            off = NormalDist().inv_cdf((draw + 0.5) / draws)
+            found.append(self._play(_with_nodes(self._site, n), off, draw))
+            view.step("simulations", number, len(asked))
+        on_nodes = {n: one for (n, _), one in zip(asked, found, strict=True) if n != nodes}
+        return found[:draws], on_nodes | {nodes: found[middle]}
 
-    def _play(self, view: Quiet, site: Site, off: float, draw: int) -> Simulated:
+    def _play(self, site: Site, off: float, draw: int) -> Simulated:
+        view = CampaignView(Console(quiet=True))
         seed = self._seed * 1_009 + draw
 
         def truth(context: Context) -> EstimatedTruth:
@@ -252,7 +233,7 @@ class Planner:
 
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
-            found = play(
+            return play(
                 Stage(
                     *(self._config, site, directory, self._store, view),
                     works=self._works,
@@ -262,8 +243,6 @@ class Planner:
                 conditions=self._conditions,
                 seed=seed,
             )
-        view.one_more()
-        return found
 
     def _recall(self, context: Context) -> None:
         """Give a campaign's cost model the measurements that a real campaign would start with."""

@@ -1,4 +1,4 @@
-"""True costs and learning curves of simulated segments, drawn or taken from a recorded run.
+"""True costs and learning curves of simulated segments, drawn at random.
 
 Drawn errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness
 et al., arXiv:1712.00409). The floor is a bowl over the search space, with its minimum drawn by a
@@ -8,28 +8,19 @@ seed.
 from __future__ import annotations
 
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from hydragnn_flow.campaign.estimator import Estimator
-from hydragnn_flow.config import NetworkConfig, SearchConfig
+from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.domain import Parameter
-from hydragnn_flow.config.network import read_json
-from hydragnn_flow.config.search_checks import RESOURCES
-from hydragnn_flow.ensemble.summary import SELECTION
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
-from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import read_trials
-from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status
+from hydragnn_flow.segment import SegmentSpec
 
 
 @dataclass(frozen=True)
@@ -50,8 +41,6 @@ class Cost:
     """Peak memory of each GCD, process included [GiB]."""
     graphs_per_step: float = 0.0
     """Mean number of graphs in a training step over all ranks; 0 if unknown."""
-    status: Status = "ok"
-    """Status with which the segment ends, unless its node or batch job ends before."""
 
 
 class Truth(Protocol):
@@ -155,7 +144,7 @@ class DrawnTruth:
 
 
 class EstimatedTruth:
-    """Machine that follows a cost model, exactly or within its stated error.
+    """Machine that follows a cost model within its stated error.
 
     Parameters
     ----------
@@ -165,10 +154,10 @@ class EstimatedTruth:
         Seed of the random numbers.
     off
         Error common to the times of all trials, in standard deviations of the estimates. Further
-        errors are drawn for each message-passing type and trial. None for no errors.
+        errors are drawn for each message-passing type and trial.
     """
 
-    def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
+    def __init__(self, estimator: Estimator, seed: int, off: float) -> None:
         self._estimator, self._seed, self._off = estimator, seed, off
         self._known: dict[tuple[int, int, int, int], Cost] = {}
 
@@ -197,8 +186,6 @@ class EstimatedTruth:
 
     def _factor(self, spec: SegmentSpec, estimate: Estimate) -> float:
         """Return the ratio of a trial's true time to the estimated one."""
-        if self._off is None:
-            return 1.0
         of_type = draws(self._seed, "type", spec.network.kind).standard_normal()
         own = draws(self._seed, "trial", spec.seed).standard_normal()
         # Half of the variance is common to all trials, because a site that was never measured is
@@ -284,132 +271,3 @@ def _place(domain: Parameter, value: Any) -> float | None:
     if domain.log:
         return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     return (value - low) / (high - low)
-
-
-class RecordedRun:
-    """Times and learning curves of a recorded run.
-
-    A trial or member matches a recorded one if its number and parameters are the same.
-
-    Parameters
-    ----------
-    path
-        Run directory of the recorded run.
-
-    Raises
-    ------
-    InputError
-        If the directory holds no ended segments.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._directory, self._trials = RunDirectory(path), read_trials(path)
-        self.results = list(self._directory.results())
-        if not self.results:
-            raise InputError(
-                f"--recorded {path}: has no segments that have ended; name the directory of a run"
-            )
-        self._of: defaultdict[tuple[str, int], list[SegmentResult]] = defaultdict(list)
-        for result in self.results:
-            self._of[result.kind, result.number].append(result)
-
-    @property
-    def gcd_watts(self) -> float | None:
-        """Mean power of a GCD that trained [W]; None if no energy was counted."""
-        counted = [result for result in self.results if result.joules is not None]
-        seconds = sum(r.seconds * len(r.gcds) / max(1.0, r.together) for r in counted)
-        return sum(r.joules or 0.0 for r in counted) / seconds if seconds else None
-
-    def searched(self, search: SearchConfig) -> SearchConfig:
-        """Return a copy of ``search`` that first runs the recorded trials' parameters, in order."""
-        enqueued = tuple(
-            {name: value for name, value in trial.parameters.items() if name in search.space}
-            for trial in self._trials
-        )
-        return search.model_copy(update={"enqueue": enqueued})
-
-    @property
-    def selection(self) -> dict[str, Any] | None:
-        """Recorded choice of members, the content of `selection.json`; None if there is none."""
-        file = self._directory.ensemble / SELECTION
-        return read_json(file) if file.exists() else None
-
-    def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
-        """Return the recorded results of the trial or member that ``spec`` trains.
-
-        The list is empty if no recorded trial or member matches.
-        """
-        found = self._of.get((spec.kind, spec.number), [])
-        return found if found and _are_of(found[0].parameters, spec.network) else []
-
-
-@dataclass(frozen=True)
-class RecordedTruth:
-    """Source of costs: those of segments in a recorded run, with start-up in the time of epochs."""
-
-    run: RecordedRun
-    other: Truth
-    """Source of costs for segments that the run does not have."""
-    uncounted_gib: float
-    """Memory of a process that the recorded peaks do not include [GiB]."""
-
-    def cost(self, rank: Rank) -> Cost:
-        """Return time and memory of the segment that a process, ``rank``, takes part in."""
-        known = [result for result in self.run.segments(rank.segment) if result.seconds > 0]
-        mine = [result for result in known if result.rung == rank.segment.rung]
-        # Ends that are caused by the network itself, and recur.
-        bad = [result.status for result in mine if result.status in ("diverged", "error")]
-        trained = [result for result in mine or known if _epochs(result) > 0]
-        if not trained:
-            cost = self.other.cost(rank)
-            return replace(cost, status=bad[-1]) if bad else cost
-        # A segment that was widened, or co-located, is scaled to what it would take alone.
-        width = len(trained[-1].gcds) or 1
-        alone = statistics.fmean(1 / max(1.0, result.together) for result in trained)
-        epochs = sum(map(_epochs, trained))
-        seconds = sum(result.seconds for result in trained) * alone * width / rank.world
-        steps = sum(result.steps for result in trained)
-        return Cost(
-            start_seconds=0.0,
-            epoch_seconds=seconds / epochs,
-            step_seconds=statistics.fmean(r.step_seconds for r in trained) * width / rank.world,
-            steps=max(1, round(steps / epochs)),
-            busy=1.0,
-            memory_gib=max(r.peak_memory_gib for r in trained) + self.uncounted_gib,
-            graphs_per_step=trained[-1].graphs_per_step,
-            status=bad[-1] if bad else "ok",
-        )
-
-
-@dataclass(frozen=True)
-class RecordedCurves:
-    """Source of learning curves: those of a recorded run."""
-
-    run: RecordedRun
-    other: Curves
-    """Source of curves for trials that the run does not have, or epochs that it did not reach."""
-
-    def errors(self, spec: SegmentSpec) -> list[float]:
-        errors = self.other.errors(spec)
-        seen: dict[int, float] = {}
-        for result in self.run.segments(spec):
-            seen |= {int(row[0]): row[3] for row in result.history}
-        if not seen:
-            return errors
-        # Beyond the recorded epochs, errors fall as drawn ones do.
-        last = max(seen)
-        scale = seen[last] / errors[last - 1] if last <= len(errors) else 1.0
-        return [seen.get(epoch, scale * error) for epoch, error in enumerate(errors, start=1)]
-
-
-def _epochs(result: SegmentResult) -> float:
-    """Return the number of epochs that a segment trained; 0 if its status is not ``ok``."""
-    return result.to_epoch - result.from_epoch if result.status == "ok" else 0
-
-
-def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
-    return all(
-        (value_at(network, name) or None) == (value or None)
-        for name, value in parameters.items()
-        if not name.startswith(RESOURCES)
-    )

@@ -6,7 +6,7 @@ import io
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,6 +16,7 @@ import torch
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.execution import Rank, Site
+from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.execution.workers.rank import ANOTHER_RANK
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
@@ -148,8 +149,10 @@ class _Sending:
         return [(node, rank) for node, (ranks, _) in self.parts.items() for rank in ranks]
 
 
-class SimulatedWorkers:
+class SimulatedWorkers(Workers):
     """Simulated workers of a site, which take segments and end them in virtual time.
+
+    Whether a segment succeeds does not depend on its node, and all its ranks end together.
 
     Parameters
     ----------
@@ -201,16 +204,6 @@ class SimulatedWorkers:
         """Return the nodes that take work."""
         return self.blocks.hosts()
 
-    def waiting(self) -> str:
-        """Return an empty string: a simulation gives no reason why jobs wait for workers."""
-        return ""
-
-    def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Do nothing: whether a simulated job succeeds does not depend on the node."""
-
-    def avoid(self, node: str, reason: str) -> None:
-        """Do nothing: simulated nodes never refuse work."""
-
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         """Run ranks of a segment on a node; return a future of their results.
 
@@ -223,9 +216,6 @@ class SimulatedWorkers:
         if len(sending.ranks) == ranks[0].world:
             self._begin(sending)
         return future
-
-    def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """Do nothing: in a simulation all ranks of a segment end together."""
 
     def release(self, node: str, attempt: str) -> None:
         """Stop an attempt at a segment with a checkpoint."""
@@ -268,11 +258,9 @@ class SimulatedWorkers:
 
     def _finish(self, sending: _Sending, fits: bool) -> None:
         assert sending.cost is not None
-        if fits and sending.cost.status == "ok":
+        if fits:
             self._reached[sending.spec.kind, sending.spec.number] = sending.spec.epochs.until_epoch
             self._answer(sending, "ok", "")
-        elif fits:
-            self._answer(sending, sending.cost.status, "as in the run that is simulated")
         else:
             memory = f"{sending.cost.memory_gib:.1f} GiB"
             self._answer(sending, "out_of_memory", f"a step needs {memory} beside what is there")

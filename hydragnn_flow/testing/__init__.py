@@ -11,6 +11,6 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{suite}"
-        for suite in ("engines", "message_passing", "samplers", "sites", "sources")
+        for suite in ("engines", "message_passing", "networks", "samplers", "sites", "sources")
     )
 )

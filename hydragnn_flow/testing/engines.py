@@ -18,25 +18,33 @@ import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
-import ase
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.models import EngineModel, build_model
-from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, as_graphs, manifest, outputs
+from hydragnn_flow.testing.networks import (
+    CUTOFF,
+    AnyPotentialSuite,
+    NetworkSuite,
+    alloy,
+    as_batch,
+    as_graphs,
+    manifest,
+    outputs,
+)
 from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.optimizers import Average
 
 
-class _Suite:
+class _Suite(NetworkSuite):
     """Tests of an engine's networks of one kind: separate targets, or a potential."""
 
+    tolerance = 2e-4
     engine: ClassVar[str]
     """Value of ``network.engine``; a subclass defines it."""
     architecture: ClassVar[dict[str, Any]] = {}
@@ -64,36 +72,17 @@ class _Suite:
 
     @pytest.fixture
     def model(self, network: EngineNetwork) -> EngineModel:
-        """Build the model, in training mode."""
-        return _built(network)
+        """Build the model, in evaluation mode."""
+        return _built(network).eval()
 
     def test_outputs_have_the_names_and_shapes_that_are_asked_for(self, model: EngineModel) -> None:
         """The model itself raises an error for an output that is missing or has another shape."""
-        found = outputs(model.eval(), alloy(0), alloy(1))
+        found = outputs(model, alloy(0), alloy(1))
         assert all(np.isfinite(values).all() for values in found.values())
-
-    def test_structures_are_told_apart(self, model: EngineModel) -> None:
-        """A network with constant outputs would pass the other tests."""
-        for name, values in outputs(model.eval(), alloy(0), alloy(1, spacing=3.3)).items():
-            assert np.ptp(values) > 0, name
-
-    def test_batch_mates_do_not_matter_to_predictions(self, model: EngineModel) -> None:
-        structures = [alloy(0), alloy(1).repeat((2, 1, 1)), alloy(2, spacing=3.5)]
-        together = outputs(model.eval(), *structures)
-        alone = [outputs(model, structure) for structure in structures]
-        expected = {name: np.concatenate([values[name] for values in alone]) for name in together}
-        _same(together, expected)
-
-    def test_atom_order_does_not_matter(self, model: EngineModel) -> None:
-        atoms = alloy().repeat((2, 1, 1))
-        order = np.random.default_rng(1).permutation(len(atoms))
-        plain, permuted = outputs(model.eval(), atoms), outputs(model, atoms[order])
-        by_atom = {name for name, values in plain.items() if len(values) == len(atoms)}
-        _same(permuted, {k: v[order] if k in by_atom else v for k, v in plain.items()})
 
     def test_the_batch_is_not_changed(self, model: EngineModel) -> None:
         batch, before = as_batch(alloy(0), alloy(1)), as_batch(alloy(0), alloy(1))
-        model(batch)
+        model.train()(batch)
         assert set(batch.keys()) == set(before.keys())
         assert all(torch.equal(batch[key], before[key]) for key in before.keys())  # noqa: SIM118
 
@@ -106,6 +95,7 @@ class _Suite:
     def test_it_learns(self, model: EngineModel) -> None:
         """Labels differ from outputs by one standard deviation, of which 60 steps remove half."""
         batch = as_batch(alloy(0), alloy(1))
+        model.train()
         wanted = {name: values.detach() for name, values in model(batch).items()}
         wanted = {name: wanted[name] + torch.tensor(unit) for name, unit in self._units.items()}
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -125,27 +115,27 @@ class _Suite:
         assert min(losses) < 0.25 * losses[0]
 
     def test_a_checkpoint_restores_it(self, network: EngineNetwork, model: EngineModel) -> None:
-        model(as_batch(alloy(0), alloy(1)))  # updates running means
+        model.train()(as_batch(alloy(0), alloy(1)))  # updates running means
         restored = _built(network, seed=7)
         restored.load_state_dict(model.state_dict())
-        _same(outputs(restored.eval(), alloy(2)), outputs(model.eval(), alloy(2)))
+        self.same(outputs(restored.eval(), alloy(2)), outputs(model.eval(), alloy(2)))
 
     def test_its_weights_can_be_averaged(self, model: EngineModel) -> None:
-        average = Average(model, 0.9)
+        average = Average(model.train(), 0.9)
         average.update()
         expected = outputs(copy.deepcopy(model).eval(), alloy(2))
         with average.applied() as averaged:
             assert isinstance(averaged, EngineModel)
-            _same(outputs(averaged, alloy(2)), expected)
+            self.same(outputs(averaged, alloy(2)), expected)
 
     @pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator")
     def test_it_moves_to_an_accelerator(self, model: EngineModel) -> None:
         device = torch.accelerator.current_accelerator()
         assert device is not None
         batch = as_batch(alloy(0), alloy(1))
-        here = outputs(model.eval(), alloy(0), alloy(1))
+        here = outputs(model, alloy(0), alloy(1))
         there = model.to(device)(moved(batch, device))
-        _same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
+        self.same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
 
     def test_another_process_knows_its_cost(self, network: EngineNetwork, tmp_path: Path) -> None:
         """The process that measures costs for the driver builds the network and takes steps."""
@@ -176,7 +166,7 @@ class PropertyEngineSuite(_Suite):
     _units: ClassVar[dict[str, list[float]]] = {"gap": [0.5, 3.0], "charge": [0.02]}
 
 
-class PotentialEngineSuite(_Suite):
+class PotentialEngineSuite(AnyPotentialSuite, _Suite):
     """Tests of a network that predicts an energy, with forces as its gradient."""
 
     _keys: ClassVar[dict[str, Any]] = {
@@ -189,7 +179,7 @@ class PotentialEngineSuite(_Suite):
 
     def test_forces_are_the_gradient_of_the_energy(self, model: EngineModel) -> None:
         """Override this test for a network that predicts forces directly."""
-        model, step = model.double().eval(), 1e-4
+        model, step = model.double(), 1e-4
         batch = as_batch(alloy())
         batch.pos = batch.pos.double()
         forces = model(batch)["forces"]
@@ -206,31 +196,19 @@ class PotentialEngineSuite(_Suite):
         atoms, elsewhere = alloy(), alloy()
         elsewhere.positions += [0.5, -1.25, 2.0]
         elsewhere.wrap()
-        _same(outputs(model.eval(), elsewhere), outputs(model, atoms))
+        self.same(outputs(model, elsewhere), outputs(model, atoms))
 
     def test_the_energy_grows_with_the_structure(self, model: EngineModel) -> None:
-        once, twice = (outputs(model.eval(), alloy().repeat((n, 1, 1))) for n in (1, 2))
-        _same({"energy": twice["energy"]}, {"energy": 2 * once["energy"]})
-
-    def test_a_lone_atom_has_an_energy(self, model: EngineModel) -> None:
-        found = outputs(model.eval(), ase.Atoms("Cu"))
-        assert np.isfinite(found["energy"]).all()
-        np.testing.assert_array_equal(found["forces"], np.zeros((1, 3)))
+        once, twice = (outputs(model, alloy().repeat((n, 1, 1))) for n in (1, 2))
+        self.same({"energy": twice["energy"]}, {"energy": 2 * once["energy"]})
 
 
 def _built(network: EngineNetwork, seed: int = 0) -> EngineModel:
     torch.manual_seed(seed)
     model = build_model(network, manifest())
     assert isinstance(model, EngineModel)
-    return model.train()
+    return model
 
 
 def _weights(model: EngineModel) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
-
-
-def _same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        atol = 2e-4 * float(np.abs(values).max()) + 1e-6
-        np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=name)

@@ -28,7 +28,6 @@ import numpy as np
 import pytest
 import torch
 from ase.geometry import minkowski_reduce
-from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import Architecture, load_network
 from hydragnn_flow.config.network.mpnn_types import READ_BY, Properties, properties_of
@@ -38,6 +37,8 @@ from hydragnn_flow.models.mpnn import DatasetStatistics, make_stack
 from hydragnn_flow.testing.networks import (
     CUTOFF,
     GOLD,
+    AnyPotentialSuite,
+    NetworkSuite,
     alloy,
     as_batch,
     build,
@@ -62,9 +63,10 @@ def _pair(distance: float) -> ase.Atoms:
     return ase.Atoms([GOLD, GOLD], [[0, 0, 0], [distance, 0, 0]])
 
 
-class _Suite:
+class _Suite(NetworkSuite):
     """Tests of one kind of network: potentials, or separate targets."""
 
+    tolerance, least, lone = 1e-10, 1e-3, ("Au",)
     potential: ClassVar[bool]
     architecture: ClassVar[dict[str, Any]] = {}
     """Keys of `Architecture` that all networks have, such as ``mpnn_options``."""
@@ -100,34 +102,6 @@ class _Suite:
         asks = not self.potential and properties.lengths != "never"
         return lively(make(edge_features=["lengths"] if asks else None))
 
-    def test_structures_are_told_apart(self, model: HydraModel) -> None:
-        """A network with constant outputs would pass the other tests."""
-        # A network without lengths only reads the graph, so the second one lacks an atom.
-        first, second = alloy(0), alloy(1, spacing=3.3)
-        del second[0]
-        for name, values in outputs(model, first, second).items():
-            if len(values) == 2:
-                assert np.abs(values[0] - values[1]).max() > 1e-3, name
-            assert np.ptp(values) > 1e-3, name
-
-    def test_batch_mates_do_not_matter(self, model: HydraModel) -> None:
-        structures = [alloy(0), alloy(1).repeat((2, 1, 1)), alloy(2, spacing=3.5), ase.Atoms("Au")]
-        together = outputs(model, *structures)
-        alone = [outputs(model, structure) for structure in structures]
-        for name in together:
-            expected = np.concatenate([values[name] for values in alone])
-            np.testing.assert_allclose(
-                together[name], expected, rtol=1e-10, atol=1e-10, err_msg=name
-            )
-
-    def test_atom_order_does_not_matter(self, model: HydraModel) -> None:
-        atoms = alloy().repeat((2, 1, 1))
-        order = np.random.default_rng(1).permutation(len(atoms))
-        plain, permuted = outputs(model, atoms), outputs(model, atoms[order])
-        by_atom = {name for name, values in plain.items() if len(values) == len(atoms)}
-        expected = {name: v[order] if name in by_atom else v for name, v in plain.items()}
-        _same(permuted, expected)
-
     def test_edge_order_does_not_matter(self, model: HydraModel) -> None:
         """HydraGNN's files have edges in any order."""
         batch, shuffled = as_batch(alloy()), as_batch(alloy())
@@ -136,7 +110,7 @@ class _Suite:
         shuffled.edge_shifts, shuffled.edge_attr = batch.edge_shifts[order], batch.edge_attr[order]
         expected = {name: value.detach().numpy() for name, value in model(batch).items()}
         found = {name: value.detach().numpy() for name, value in model(shuffled).items()}
-        _same(found, expected)
+        self.same(found, expected)
 
     @pytest.mark.parametrize("far", [2, 3000], ids=["near", "far"])
     def test_choice_of_periodic_image_does_not_matter(self, model: HydraModel, far: int) -> None:
@@ -144,13 +118,13 @@ class _Suite:
         atoms, moved = alloy(exact=False), alloy(exact=False)
         images = np.random.default_rng(2).integers(-far, far + 1, (len(atoms), 3))
         moved.positions += images @ atoms.cell.array
-        _same(outputs(model, moved), outputs(model, atoms), _STORED)
+        self.same(outputs(model, moved), outputs(model, atoms), _STORED)
 
     def test_choice_of_cell_vectors_does_not_matter(self, model: HydraModel) -> None:
         atoms, sheared = alloy(), alloy()
         sheared.set_cell([[1, 1, 0], [0, 1, 0], [2, 0, 1]] @ atoms.cell.array)
         assert not np.allclose(minkowski_reduce(sheared.cell)[0], sheared.cell.array)
-        _same(outputs(model, sheared), outputs(model, atoms), _STORED)
+        self.same(outputs(model, sheared), outputs(model, atoms), _STORED)
 
     @pytest.mark.parametrize(
         "pbc", [True, (True, True, False), False], ids=["bulk", "slab", "cluster"]
@@ -162,7 +136,7 @@ class _Suite:
         atoms.pbc = pbc
         moved = atoms.copy()
         moved.positions += [1234.567, -9876.543, 10101.01]
-        _same(outputs(model, moved), outputs(model, atoms), _STORED)
+        self.same(outputs(model, moved), outputs(model, atoms), _STORED)
 
     @pytest.mark.parametrize("mirror", [1, -1], ids=["rotation", "reflection"])
     def test_vectors_turn_with_the_frame_and_nothing_else_does(
@@ -274,7 +248,7 @@ class PropertySuite(_Suite):
             assert torch.equal(first[name], second[name])
 
 
-class PotentialSuite(_Suite):
+class PotentialSuite(AnyPotentialSuite, _Suite):
     """Tests of potentials, for message-passing types that read lengths."""
 
     potential = True
@@ -340,11 +314,6 @@ class PotentialSuite(_Suite):
         # Far above rounding of 10 eV in float64; with fresh weights angles may hardly matter.
         assert (abs(energies[0] - energies[1]) > 1e-7) == properties.sees_angles
 
-    def test_a_lone_atom_has_an_energy(self, model: HydraModel) -> None:
-        energies, forces = energy_and_forces(model, ase.Atoms("Cu"))
-        assert np.isfinite(energies).all()
-        np.testing.assert_array_equal(forces, np.zeros((1, 3)))
-
     def test_ideal_lattices_and_coinciding_atoms_train(self, make: Make) -> None:
         """Square roots have infinite slopes at zero, the length of an edge between the two atoms.
 
@@ -377,15 +346,6 @@ def _check_gradients(model: HydraModel) -> None:
     sum(value.float().square().sum() for value in outputs.values()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-
-
-def _same(
-    found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], relative: float | None = None
-) -> None:
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        rtol, atol = (1e-10, 1e-10) if relative is None else (0.0, relative * np.abs(values).max())
-        np.testing.assert_allclose(found[name], values, rtol=rtol, atol=atol, err_msg=name)
 
 
 class _Watched:

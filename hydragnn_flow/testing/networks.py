@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import ase.build
 import numpy as np
@@ -172,9 +172,65 @@ def outputs(model: Model, *structures: ase.Atoms) -> dict[str, NDArray[Any]]:
     return {name: value.detach().numpy() for name, value in model(as_batch(*structures)).items()}
 
 
-def energy_and_forces(
-    model: HydraModel, *structures: ase.Atoms
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def energy_and_forces(model: Model, *structures: ase.Atoms) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return predicted energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
     found = outputs(model, *structures)
     return found["energy"][:, 0], found["forces"]
+
+
+class NetworkSuite:
+    """Tests of any network; a subclass has a fixture ``model`` of one in evaluation mode."""
+
+    tolerance: ClassVar[float]
+    """Largest difference of predictions that should be equal, relative to the largest number."""
+    least: ClassVar[float] = 0.0
+    """Difference that predictions of different structures exceed."""
+    lone: ClassVar[tuple[str, ...]] = ()
+    """Elements of lone atoms to predict beside other structures."""
+
+    def same(
+        self,
+        found: dict[str, NDArray[Any]],
+        expected: dict[str, NDArray[Any]],
+        relative: float | None = None,
+    ) -> None:
+        """Assert that predictions are equal, within ``relative`` or the suite's tolerance."""
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            # Forces may all be zero.
+            atol = (relative or self.tolerance) * max(float(np.abs(values).max()), 0.01)
+            np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=name)
+
+    def test_structures_are_told_apart(self, model: Any) -> None:
+        """A network with constant outputs would pass the other tests."""
+        # A network without lengths only reads the graph, so the second one lacks an atom.
+        first, second = alloy(0), alloy(1, spacing=3.3)
+        del second[0]
+        for name, values in outputs(model, first, second).items():
+            if len(values) == 2:
+                assert np.abs(values[0] - values[1]).max() > self.least, name
+            assert np.ptp(values) > self.least, name
+
+    def test_batch_mates_do_not_matter(self, model: Any) -> None:
+        structures = [alloy(0), alloy(1).repeat((2, 1, 1)), alloy(2, spacing=3.5)]
+        structures += map(ase.Atoms, self.lone)
+        together = outputs(model, *structures)
+        alone = [outputs(model, structure) for structure in structures]
+        expected = {name: np.concatenate([values[name] for values in alone]) for name in together}
+        self.same(together, expected)
+
+    def test_atom_order_does_not_matter(self, model: Any) -> None:
+        atoms = alloy().repeat((2, 1, 1))
+        order = np.random.default_rng(1).permutation(len(atoms))
+        plain, permuted = outputs(model, atoms), outputs(model, atoms[order])
+        by_atom = {name for name, values in plain.items() if len(values) == len(atoms)}
+        self.same(permuted, {k: v[order] if k in by_atom else v for k, v in plain.items()})
+
+
+class AnyPotentialSuite(NetworkSuite):
+    """Tests of any potential."""
+
+    def test_a_lone_atom_has_an_energy(self, model: Any) -> None:
+        energies, forces = energy_and_forces(model, ase.Atoms("Cu"))
+        assert np.isfinite(energies).all()
+        np.testing.assert_array_equal(forces, np.zeros((1, 3)))

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.execution.site import LABEL, Site, about_site, cores_in, load_site
+from hydragnn_flow.execution.site import LABEL, Site, about_site, check_site, load_site
 
 # Line of a batch script that stops the scheduler from starting the job a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
@@ -38,28 +38,8 @@ class SiteSuite:
         """Load the site; override this fixture if the site needs more than options."""
         return load_site(self.name, **{**example_options(self.name), **self.options})
 
-    def test_its_blocks_share_its_nodes_evenly(self, site: Site) -> None:
-        assert site.nodes >= 1
-        assert site.blocks >= 1
-        assert site.nodes % site.blocks == 0
-
-    def test_each_gcd_has_a_name_and_memory(self, site: Site) -> None:
-        node = site.node
-        assert len(set(node.gcds)) == len(node.gcds) > 0
-        assert node.cores_per_gcd >= 1
-        assert node.gcd.memory_gib > 0
-        assert node.scratch is None or Path(node.scratch).is_absolute()
-
-    def test_each_gcd_has_cores_of_its_own(self, site: Site) -> None:
-        """Cores have one, two or four hardware threads each.
-
-        If ``node.cores`` has no groups of cores, processes are not bound to cores.
-        """
-        node = site.node
-        groups = [cores_in(group) for group in node.cores]
-        assert len(groups) in (0, len(node.gcds))
-        assert sum(map(len, groups)) == len(set().union(*groups))
-        assert all(len(group) in [node.cores_per_gcd * n for n in (1, 2, 4)] for group in groups)
+    def test_its_facts_agree(self, site: Site) -> None:
+        check_site(site, site.name)
 
     def test_it_has_a_worker_for_each_gcd(self, site: Site, tmp_path: Path) -> None:
         assert executors_of(site, tmp_path)[LABEL].max_workers_per_node == len(site.node.gcds)
@@ -91,7 +71,7 @@ class SiteSuite:
     def test_its_batch_scripts_say_when_they_end_and_are_started_once(self, site: Site) -> None:
         from hydragnn_flow.execution.sites.preview import preview
 
-        script = preview(site).block.script
+        script = preview(site).script
         if site.scheduler is not None:
             assert "HYDRAGNN_FLOW_JOB_END=" in script
             assert _STARTED_ONCE[site.scheduler] in script

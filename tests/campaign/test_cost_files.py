@@ -173,7 +173,7 @@ def test_a_segment_that_is_recalled_twice_counts_once(old, new):
     earlier = Experience({"PNA": [segment(number) for number in old]}, {}, [], 0.5)
     for _ in range(2):
         model.recall(earlier)
-    kept = model.experience().segments.get("PNA", [])
+    kept = model.experience.segments.get("PNA", [])
     both = [*(n for n in old if n not in new[-16:]), *new]
     assert kept == [segment(number) for number in both][-16:]
 
@@ -206,7 +206,7 @@ def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     (first,) = CostFiles(SITE).read()
     early, late = (
         sum(map(len, experience.segments.values()))
-        for experience in (first, context.estimator.costs.experience())
+        for experience in (first, context.estimator.costs.experience)
     )
     assert 0 < early < late, "it is written when something new ended, and minutes later"
     monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)

@@ -18,7 +18,7 @@ from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_RECORDS, Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import jobs
-from hydragnn_flow.execution.jobs import WallClock
+from hydragnn_flow.execution.jobs import Clock
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation.blocks import VirtualClock
@@ -217,7 +217,7 @@ def test_segments_that_end_within_a_moment_are_recorded_together(campaign, monke
 
 def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told():
     events: SimpleQueue[str] = SimpleQueue()
-    clock = WallClock()
+    clock = Clock()
     before = clock.monotonic()
     assert clock.next(events, 0.02) is None
     assert clock.monotonic() - before >= 0.02

@@ -56,11 +56,6 @@ def test_what_cannot_be_predicted(console, run, alloy_store, arguments, names):
     console.refuses("predict", run, *filled, "-o", out, names=expected)
 
 
-def test_an_evaluation_leaves_out_only_members_that_are_there(console, run, alloy_store):
-    words = ("evaluate", run, alloy_store.path, "--without", "7")
-    console.refuses(*words, names=["member 7 cannot be left out"])
-
-
 def test_an_output_that_cannot_be_written_is_refused_before_predicting(
     console, monkeypatch, run, alloy_store
 ):

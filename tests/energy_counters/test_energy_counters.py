@@ -24,13 +24,19 @@ DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0
 """Of a node of Frontier, in the order of the bus."""
 
 
+@pytest.fixture(autouse=True)
+def _kernel(tmp_path, monkeypatch):
+    """Its files are those of the test."""
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+
+
 def test_sockets_are_counted_their_parts_are_not_and_counters_that_begin_anew_go_on(tmp_path):
     for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl-mmio:0"):
-        zone(tmp_path, name, 5_000_000, largest=10_000_000)
-    counters = rapl_counters(tmp_path)
+        zone(tmp_path / "class/powercap", name, 5_000_000, largest=10_000_000)
+    counters = rapl_counters()
     assert [counter() for counter in counters] == [5.0, 5.0]
     for shown, used in (("9000000", 4.0), ("2000000", 7.0), ("2500000", 7.5)):
-        (tmp_path / "intel-rapl:0/energy_uj").write_text(f"{shown}\n")
+        (tmp_path / "class/powercap/intel-rapl:0/energy_uj").write_text(f"{shown}\n")
         assert [counter() for counter in counters] == [5.0 + used, 5.0]
 
 
@@ -81,19 +87,17 @@ def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in_if_that_is_known
     pci(tmp_path, "0000:03:00.0", "0x1a03", "0x2000")
     joules = {f"accel{n}_energy": 1000 * (n + 1) for n in range(4)}
     node = PmCounters(tmp_path, joules | {"energy": 90_000, "cpu_energy": 7_000})
-    counters = [cray_accelerator(die[:-1], tmp_path) for die in DIES]
+    counters = [cray_accelerator(die[:-1]) for die in DIES]
     before = [counter() for counter in counters if counter]
     node.set(accel0_energy=1500, accel3_energy=4100)
     after = [counter() for counter in counters if counter]
     spent = [b - a for a, b in zip(before, after, strict=True)]
     assert spent == [250.0, 250.0, 0.0, 0.0, 0.0, 0.0, 50.0, 50.0]
 
-    assert cray_accelerator("0000:03:00.", tmp_path) is None, "one device, four counters"
-    assert cray_accelerator("0000:aa:00.", tmp_path) is None, "no such device"
+    assert cray_accelerator("0000:03:00.") is None, "one device, four counters"
+    assert cray_accelerator("0000:aa:00.") is None, "no such device"
     node.set(accel0_energy=0)
-    assert cray_accelerator(DIES[0], tmp_path) is None, "as where nothing is counted"
-    node.set(accel0_energy=5)
-    assert cray_accelerator(DIES[0], tmp_path / "absent") is None
+    assert cray_accelerator(DIES[0]) is None, "as where nothing is counted"
 
 
 def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path):
@@ -101,7 +105,7 @@ def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path):
     for address in addresses:
         pci(tmp_path, address)
     PmCounters(tmp_path, {f"accel{n}_energy": 100 + n for n in range(12)})
-    counters = [cray_accelerator(address, tmp_path) for address in addresses]
+    counters = [cray_accelerator(address) for address in addresses]
     assert [counter() for counter in counters if counter] == [100 + n for n in range(12)]
 
 
@@ -110,7 +114,7 @@ def test_a_cray_counter_that_begins_anew_goes_on_and_one_that_stands_still_count
 ):
     """A trial that seems to need no energy would be taken for the best."""
     node = PmCounters(tmp_path, {"energy": 5_000})
-    counter = cray_counter("energy", tmp_path)
+    counter = cray_counter("energy")
     assert counter is not None and counter() == 5_000
     node.set(energy=5_200)
     assert counter() == 5_200
@@ -129,7 +133,7 @@ def test_a_cray_counter_that_begins_anew_goes_on_and_one_that_stands_still_count
 def test_a_file_that_shows_no_joules_is_no_counter(tmp_path, text):
     node = PmCounters(tmp_path, {"energy": 1})
     (node.folder / "energy").write_text(f"{text}\n")
-    assert (cray_counter("energy", tmp_path) is not None) == (text == "12 J")
+    assert (cray_counter("energy") is not None) == (text == "12 J")
 
 
 def card(root, number, address, sensors):
@@ -154,10 +158,10 @@ def test_tiles_with_counters_of_their_own_are_charged_with_those(tmp_path):
     for number, address, own in ((1, "0000:18:00.0", 0), (0, "0000:6c:00.0", 10)):
         tiles = {f"i915_gt{n}": {"energy1_input": 1_000_000 * (own + n)} for n in (1, 0)}
         card(tmp_path, number, address, {**tiles, "i915": {"energy1_input": 99_000_000}})
-    counters = [intel_counter(mask, tmp_path) for mask in ("0", "1", "2", "3", "1.0", "0.1")]
+    counters = [intel_counter(mask) for mask in ("0", "1", "2", "3", "1.0", "0.1")]
     assert [counter() for counter in counters if counter] == [0, 1, 10, 11, 10, 1]
-    assert [counter() for counter in intel_counters(tmp_path)] == [99, 99]
-    assert intel_counter("4", tmp_path) is None and intel_counter("1.2", tmp_path) is None
+    assert [counter() for counter in intel_counters()] == [99, 99]
+    assert intel_counter("4") is None and intel_counter("1.2") is None
 
 
 def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path):
@@ -166,13 +170,11 @@ def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path):
     for tile in (0, 1):
         (of_xe / f"device/tile{tile}").mkdir()
     (of_i915 / "gt/gt0").mkdir(parents=True)
-    counters = [intel_counter(mask, tmp_path) for mask in ("", "1", "2")]
+    counters = [intel_counter(mask) for mask in ("", "1", "2")]
     assert [counter() for counter in counters if counter] == [4, 4, 6]
-    assert intel_counter("0", tmp_path / "absent") is None
 
 
 def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOST_SYS", str(tmp_path))
     assert NodeMeter().read() is None
     socket = zone(tmp_path / "class/powercap", "intel-rapl:0", 0)
     zone(tmp_path / "class/powercap", "intel-rapl:1", 0)
@@ -194,7 +196,6 @@ def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(tmp_path, monk
 
 def test_readings_at_the_same_time_do_not_begin_a_counter_anew(tmp_path, monkeypatch):
     """Tasks of a node end together; each reads, and the counter moves meanwhile."""
-    monkeypatch.setenv("HOST_SYS", str(tmp_path))
     folder = tmp_path / "cray/pm_counters"
     folder.mkdir(parents=True)
     shown = itertools.count(1_000_000)

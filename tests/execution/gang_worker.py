@@ -8,18 +8,12 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from hydragnn_flow.execution import Node, Rank, run_ranks
+from trainer_cases import NODE
+
+from hydragnn_flow.execution import Rank, run_ranks
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers.worker import call_off
-from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import read_segment
-
-NODE = Node(
-    gcds=("0", "1"),
-    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
-    cores_per_gcd=1,
-    device="cpu",
-)
 
 
 def run(spec: dict[str, Any], rank: dict[str, Any], interface: str | None) -> None:

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -160,14 +160,6 @@ def received(pool: Any) -> list[bytes]:
         while True:
             messages.append(pool.recv(zmq.NOBLOCK))
     return messages
-
-
-def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
-    """Whether a condition comes to hold."""
-    end = time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds
 
 
 def flush(pools: dict[str, Any]) -> None:

@@ -22,10 +22,10 @@ from interchange_cases import (
     flush,
     received,
     registration,
-    until,
     worker_pools,
 )
 from parsl.serialize import deserialize
+from trainer_cases import until
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution.pools.interchange import (
@@ -49,7 +49,7 @@ class Registered:
         self._beat = 0.0
         for name, socket in sockets.items():
             socket.send(registration(name))
-        assert until(lambda: len(interchange.managers()) == len(sockets))
+        until(lambda: len(interchange.managers()) == len(sockets))
 
     def live(self, silent=()):
         """Say so, once in a while."""
@@ -83,7 +83,7 @@ def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(tmp
             socket.send(pickle.dumps({"type": "connection_probe"}))
             assert socket.poll(1000 * SECONDS), "no answer"
         sockets[1].send(registration("node0"))
-        assert until(lambda: [*interchange.managers()] == ["node0"])
+        until(lambda: [*interchange.managers()] == ["node0"])
         for socket in sockets:
             socket.close()
 
@@ -106,7 +106,7 @@ def test_signs_of_life_that_wait_are_read_and_tasks_of_lost_worker_pools_come_ba
             pools.live(silent)
             return len(interchange.managers()) < NODES
 
-        assert until(some_lost)
+        until(some_lost)
         there = set(sockets) - silent
         assert set(interchange.managers()) == there
 
@@ -121,7 +121,7 @@ def test_signs_of_life_that_wait_are_read_and_tasks_of_lost_worker_pools_come_ba
                     sent[name] += [task["task_id"] for task in message] if message != LIVES else []
             return sum(map(len, sent.values())) == len(tasks)
 
-        assert until(all_sent)
+        until(all_sent)
         assert sorted(chain.from_iterable(sent.values())) == list(tasks)
         assert {len(numbers) for numbers in sent.values()} == {8}
         first = min(there)
@@ -134,7 +134,7 @@ def test_signs_of_life_that_wait_are_read_and_tasks_of_lost_worker_pools_come_ba
                 back.append(pickle.loads(message)["task_id"])
             return len(back) == len(tasks)
 
-        assert until(all_back)
+        until(all_back)
         assert back[0] == done
         assert sorted(back) == list(tasks)
         assert not interchange.managers()
@@ -151,14 +151,14 @@ def test_nobody_is_lost_or_kept_by_steps_of_the_wall_clock(tmp_path):
         there = {"node0", "node1"}
         for name in there:
             sockets[name].send(registration(name))
-        assert until(lambda: {*interchange.managers()} == there)
+        until(lambda: {*interchange.managers()} == there)
         for step, new, last in ((600.0, "node2", "node3"), (-600.0, "node4", "node5")):
             replace(clock, step)
             # Whoever has no time left by the new clock, that of its node too, is told so, after a
             # look at all; not whoever has.
             sockets[new].send(registration(new, drain_time=time.time() + step + 300))
             there.add(new)
-            assert until(lambda: {*interchange.managers()} == there)
+            until(lambda: {*interchange.managers()} == there)
             sockets[last].send(registration(last, drain_time=time.time() + step - 1))
             assert sockets[last].poll(60_000)
             assert {*interchange.managers()} == there
@@ -215,7 +215,7 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for_unless_it_takes_none(tmp_
                     came.setdefault(name, []).extend(task["task_id"] for task in message)
             return sum(map(len, came.values())) == 2 * len(chosen)
 
-        assert until(all_came)
+        until(all_came)
         n = len(chosen)
         assert came == {name: [place, n + 1 + place] for place, name in enumerate(chosen)}
         back = pickle.loads(interchange.results.get(timeout_ms=1000 * SECONDS))
@@ -234,10 +234,10 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for_unless_it_takes_none(tmp_
         back = pickle.loads(interchange.results.get(timeout_ms=1000 * SECONDS))
         assert back["task_id"] == 99, "a worker pool that is held takes none"
         given_work(interchange, 8 * NODES)
-        assert until(lambda: all(sockets[name].poll(0) for name in active))
+        until(lambda: all(sockets[name].poll(0) for name in active))
         assert not any(sockets[name].poll(0) for name in held)
         send_to(interchange, chosen[0], 100, may_be_held=True)
-        assert until(lambda: bool(sockets[chosen[0]].poll(0))), "but hears what it is to end"
+        until(lambda: sockets[chosen[0]].poll(0), "a word of what it is to end")
 
 
 def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
@@ -259,7 +259,7 @@ def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
             assert told(2, 70) == {"node0": 70, "node1": 70}
             assert told(1, 90) == {"node0": 90, "node1": 70}
         replace(clock, -600.0)
-        assert until(lambda: not interchange.managers())
+        until(lambda: not interchange.managers())
         gone = interchange.ask(READINGS)
         assert Reading(*json.loads(gone["node0"])) == Reading(90, 1.5, "RAPL")
         assert interchange.ask(READINGS) == {}

@@ -12,6 +12,7 @@ from segment_cases import make_spec, network_with
 from trainer_cases import NODE, run_alone, trainer_of
 
 from hydragnn_flow.execution import Rank, merged, run_ranks
+from hydragnn_flow.execution.pools.agent import in_time
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers import trainer_process as trainers_module
 from hydragnn_flow.execution.workers import worker as worker_module
@@ -137,3 +138,26 @@ def test_a_node_without_room_for_where_ranks_meet_is_named(tmp_path, monkeypatch
     results = run_ranks(NODE, [Rank(spec, k, 2, gcd=k) for k in range(2)])
     assert [result.status for result in results] == ["refused", "refused"]
     assert {result.node for result in results} == {socket.gethostname()}
+
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("given", "job_end", "drains_after"),
+    [
+        ("7110", NOW + 7200, "7110"),
+        ("7110", NOW + 6900, "6810"),  # the environment took 300 s to come
+        ("54", NOW + 60, "40"),  # segments stop seconds before the end
+        ("108", NOW, "1"),
+        ("None", NOW + 7200, "None"),
+        ("60", None, "60"),
+    ],
+)
+def test_a_pool_drains_before_the_end_of_its_job_however_late_it_starts(
+    given, job_end, drains_after, monkeypatch
+):
+    monkeypatch.setenv("HYDRAGNN_FLOW_JOB_END", "" if job_end is None else f"{job_end:.0f}")
+    others = ["--hb_period=15", "-a", "10.0.0.1"]
+    expected = [*others, f"--drain_period={drains_after}"]
+    assert in_time([*others, f"--drain_period={given}"], NOW) == expected

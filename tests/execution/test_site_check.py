@@ -154,17 +154,6 @@ def one_core():
     os.sched_setaffinity(0, before)
 
 
-@pytest.mark.slow  # one that finds a fault follows
-@pytest.mark.usefixtures("one_core")
-def test_check_starts_workers_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, ["site", "check", "local"])
-    assert ran.exit_code == 0, ran.output
-    assert "what counts energy: of segments" in ran.output
-    assert "local is as it should be" in ran.output
-    assert list((tmp_path / "runs").iterdir()) == []
-
-
 @pytest.mark.usefixtures("one_core")
 def test_check_of_a_wrong_site_fails_and_says_why(tmp_path, monkeypatch):
     """The store is on a file system that this process has and the nodes have not."""

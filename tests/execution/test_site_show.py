@@ -12,7 +12,7 @@ from hydragnn_flow.execution.sites.preview import preview
 
 
 def test_frontiers_script_asks_for_what_olcf_says():
-    command, script = preview(load_site("frontier", account="ABC123", nodes=8, blocks=2)).block
+    _, command, script, _ = preview(load_site("frontier", account="ABC123", nodes=8, blocks=2))
     assert command.startswith("sbatch ")
     for line in (
         "#SBATCH --nodes=4",
@@ -27,7 +27,7 @@ def test_frontiers_script_asks_for_what_olcf_says():
 
 
 def test_polaris_is_asked_by_qsub():
-    command, script = preview(load_site("polaris", account="ABC123", partition="debug")).block
+    _, command, script, _ = preview(load_site("polaris", account="ABC123", partition="debug"))
     assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
     assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
     assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script
@@ -39,7 +39,7 @@ def test_a_network_that_this_host_lacks_is_no_hindrance():
         site.parsl_config(Path())
     shown = preview(site)
     assert shown.note.startswith("ADDRESS is the address")
-    assert " -a ADDRESS " in shown.block.script
+    assert " -a ADDRESS " in shown.script
 
 
 def test_show_prints_facts_scripts_and_configuration():

@@ -217,6 +217,7 @@ OF_CUDA = {
         ({"node": {"gcd": replace(GCD, flops=0)}}, "node.gcd.flops: must be above 0"),
         ({"node": {"gcd": replace(GCD, launch_seconds=-1)}}, "launch_seconds: must be above 0"),
         ({"node": {"gcd": replace(GCD, most_segments=0)}}, "most_segments: must be at least 1"),
+        ({"node": {"scratch": "nvme"}}, "node.scratch: must be an absolute path, got 'nvme'"),
         ({"node": {"cores_per_gcd": 0}}, "node.cores_per_gcd: must be at least 1, got 0"),
         ({"node": {"cores_of_a_node": 3}}, "2 GCDs of 2 cores need 4, and a node has 3; give"),
         ({"node": {"cores": ("0-1",)}}, "node.cores: 1 groups for 2 GCDs; give one each"),
@@ -261,31 +262,14 @@ def test_cores_are_refused_exactly_where_they_are_there_twice(gcds, each, thread
         check_site(Site("mine", 1, node, dict), "mine.py")
 
 
-@pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
-def test_sites_of_named_machines_say_how_many_cores_a_node_has(name):
-    node = load_site(name, **example_options(name)).node
-    assert node.cores_of_a_node is not None
-    with pytest.raises(InputError, match="and a node has"):
-        beyond = replace(node, cores_per_gcd=node.cores_of_a_node)
-        check_site(Site(name, 1, beyond, dict), name)
-
-
-def examples(language):
-    """Those of the documentation."""
+def site_files():
+    """Those of the documentation; its site.yamls are tested with all pages."""
     page = (Path(__file__).parents[2] / "docs" / "sites.md").read_text(encoding="utf-8")
-    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
-    return [textwrap.dedent(example) for example in found]
+    found = re.findall(r"^ *```python\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(example) for example in found if "def site(" in example]
 
 
-@pytest.mark.parametrize("content", examples("yaml"))
-def test_the_site_yamls_of_the_documentation_work(content, tmp_path):
-    yaml = tmp_path / "site.yaml"
-    yaml.write_text(content)
-    site = load_site(yaml)
-    assert len(site.node.gcds) == len(site.node.cores)
-
-
-@pytest.mark.parametrize("content", [each for each in examples("python") if "def site(" in each])
+@pytest.mark.parametrize("content", site_files())
 def test_the_site_files_of_the_documentation_work(content, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(content)

@@ -173,5 +173,5 @@ def test_segments_seen_apart_and_together_say_whether_sharing_pays(power, pays):
         model.observe(NETWORKS[i].kind, taken(i))
     assert model.sharing == (True, pays)
     later = CostModel(GCD)
-    later.recall(model.experience().after(learned_from(chosen).experience()))
+    later.recall(model.experience.after(learned_from(chosen).experience))
     assert later.sharing == (True, pays)

@@ -38,9 +38,9 @@ def test_nodes_draw_what_their_gcds_and_their_rest_do():
 def test_the_rest_of_a_node_is_kept_from_campaign_to_campaign():
     model = CostModel(GCD)
     model.recall(seen(TAKEN, rest=70.0))
-    assert model.experience().rest_watts == 70.0
-    model.rest_watts = 80.0
+    assert model.experience.rest_watts == 70.0
+    model.observe_rest(80.0)
     model.recall(seen(rest=70.0))
-    assert model.experience().rest_watts == 80.0
+    assert model.experience.rest_watts == 80.0
     assert seen(rest=80.0).after(seen(rest=70.0)).rest_watts == 80.0
     assert seen().after(seen(rest=70.0)).rest_watts == 70.0

@@ -75,7 +75,7 @@ def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(free, a
     assert max(given_of.values(), default=1) == 1
     assert all(spot.gcd < free[nodes_of([spot])[0]] for spot in given_of)
     assert here.free == sum(free) - sum(given_of.values())
-    here.leave()
+    here.close()
     assert fleet.free == sum(free) - sum(given_of.values())
 
 

@@ -52,10 +52,6 @@ def results(path):
     return list(RunDirectory(path).results())
 
 
-def histories(path):
-    return {(r.kind, r.number, r.rung): r.history for r in results(path)}
-
-
 def timeless(path):
     """Segments without what differs between two simulations of one seed: the real time."""
     found = results(path)
@@ -180,20 +176,6 @@ def test_a_simulated_run_says_so_and_replaces_no_real_one(run, tmp_path, config)
     with pytest.raises(InputError, match="holds no simulation"):
         run()
     assert (path / "run.yaml").read_text() == before
-
-
-def test_a_recorded_run_is_reproduced(run, tmp_path, config):
-    """Here the record is of a simulated run; test_recorded_campaign.py has a real one."""
-    first = run(trials=20, seed=4)
-    record = (tmp_path / "run").rename(tmp_path / "record")
-    again = run(trials=20, seed=9, recorded=record)
-    made, wanted = (read_trials(path) for path in (tmp_path / "run", record))
-    assert [(t.number, t.state) for t in made] == [(t.number, t.state) for t in wanted]
-    assert again.makespan == pytest.approx(first.makespan, rel=0.1)
-    assert histories(tmp_path / "run") == histories(record)
-    RunDirectory(tmp_path / "empty").record_start(config)
-    with pytest.raises(InputError, match="has no segments that have ended"):
-        run(recorded=tmp_path / "empty")
 
 
 @pytest.mark.parametrize("budget", [{"steps": 600}, {"samples": 2400}, {"seconds": 300.0}])

@@ -182,20 +182,11 @@ class Campaign:
         return [block for block in self.workers().get("blocks", []) if block["state"] == state]
 
 
-def places_of(result: SegmentResult) -> list[tuple[str, str]]:
-    """(node, GCD) of every rank; GCDs on another node than the first rank's carry its name."""
-    places = []
-    for gcd in result.gcds:
-        node, _, name = gcd.rpartition("/")
-        places.append((node or result.node, name))
-    return places
-
-
 def spans(results: Iterable[SegmentResult]) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """For each (node, GCD), when it had a segment, in order."""
     found = defaultdict(list)
     for result in results:
-        for place in places_of(result):
+        for place in result.places:
             found[place].append((result.started, result.ended))
     return {place: sorted(times) for place, times in sorted(found.items())}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import PATIENCE, Campaign, assert_nothing_lost_or_repeated, places_of
+from slurm_runs import PATIENCE, Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -249,7 +249,7 @@ def test_a_gang_of_each_width_is_on_one_node_or_on_whole_ones_of_a_block(cluster
     campaign.finish()
     for number, width in enumerate(widths):
         *_, last = campaign.of_trial(number)
-        places = places_of(last)
+        places = last.places
         nodes = {node for node, _ in places}
         assert len(set(places)) == width
         assert len(nodes) == max(1, width // gcds)

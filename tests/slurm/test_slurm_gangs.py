@@ -1,61 +1,18 @@
 """Ranks on several nodes compute what one process computes."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from cluster import INTERFACE
-from segment_cases import make_spec
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import PATIENCE, Campaign, places_of
+from slurm_runs import PATIENCE, Campaign
 
 pytestmark = pytest.mark.slurm
 
-RANK = Path(__file__).parents[1] / "execution/gang_rank.py"
 # Sums of the same numbers in another order, after some epochs of training in single precision.
 ROUNDING = 2e-3
-
-
-@pytest.mark.slow
-def test_two_ranks_on_each_of_two_nodes_have_equal_weights(cluster, tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
-    rendezvous = {
-        "folder": str(tmp_path),
-        "key": "1",
-        "interface": INTERFACE,
-        "patience": 120,
-        "here": "/dev/shm",  # which each node has of its own
-    }
-    (tmp_path / "spec").write_text(json.dumps(spec))
-    (tmp_path / "rendezvous").write_text(json.dumps(rendezvous))
-    rank = f"[$(cat {tmp_path}/spec), $(cat {tmp_path}/rendezvous), $SLURM_PROCID, 4]"
-    cluster.ask(
-        *("srun", "--nodes=2", "--ntasks-per-node=2", f"--output={tmp_path}/rank.%t"),
-        *("sh", "-c", f'exec {sys.executable} {RANK} "{rank}" 2>/dev/null'),
-        seconds=PATIENCE,
-    )
-    ranks = [json.loads((tmp_path / f"rank.{number}").read_text()) for number in range(4)]
-    assert [answer["total"] for answer in ranks] == [1 + 2 + 3 + 4] * 4
-    assert all(answer["weights"] == ranks[0]["weights"] for answer in ranks)
-    assert all(answer["history"] == ranks[0]["history"] for answer in ranks)
-
-    rendezvous |= {"folder": None, "here": str(tmp_path / "alone"), "key": "2"}
-    (tmp_path / "alone").mkdir()
-    alone = make_spec(tmp_path / "alone", alloy_store, until_epoch=3).to_dict()
-    told = subprocess.run(
-        [sys.executable, RANK, json.dumps([alone, rendezvous | {"interface": "lo"}, 0, 1])],
-        stdout=subprocess.PIPE,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    expected = json.loads(told.stdout)["history"]
-    np.testing.assert_allclose(ranks[0]["history"], expected, rtol=ROUNDING)
 
 
 def test_the_workflow_gives_the_numbers_of_one_process(cluster, tmp_path):
@@ -89,7 +46,7 @@ def test_the_workflow_gives_the_numbers_of_one_process(cluster, tmp_path):
     }
     assert len(strategies) > 1
     for gang in wide:
-        assert len({node for node, _ in places_of(gang)}) == 2
+        assert len({node for node, _ in gang.places}) == 2
         assert len(gang.gcds) == 4
 
     alone = Campaign(cluster, tmp_path / "alone/small.yaml", "local")

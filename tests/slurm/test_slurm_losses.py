@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import Campaign, assert_nothing_lost_or_repeated, places_of
+from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
 
@@ -110,7 +110,7 @@ def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(cluster, tmp_path):
         first, *_, last = [result for result in ended if result.number == member]
         assert first.status != "ok" and last.status == "ok", ended
         assert last.from_epoch > 0, "began again from nothing"
-        assert node not in {where for where, _ in places_of(last)}
+        assert node not in {where for where, _ in last.places}
     whole = [result for result in ended if result.status == "ok"]
     assert {result.number for result in whole} == {0, 1}
     assert max(len(result.gcds) for result in ended) > 1, "none was divided"

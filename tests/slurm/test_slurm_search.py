@@ -8,7 +8,6 @@ from slurm_runs import (
     Campaign,
     assert_nothing_lost_or_repeated,
     assert_one_at_a_time,
-    places_of,
     spans,
 )
 
@@ -61,14 +60,14 @@ def test_shared_and_several_gcds_at_once(cluster, tmp_path):
     ), "never at the same time"
     for gang in gangs:
         wanted = gang.parameters["Resources.gcds"]
-        assert len(set(places_of(gang))) == wanted == len(gang.gcds)
+        assert len(set(gang.places)) == wanted == len(gang.gcds)
     for result in shared:
         assert len(result.gcds) == 1
-        (place,) = places_of(result)
+        (place,) = result.places
         there = [r for r in results if r.started <= result.started < r.ended]
-        guests = [r for r in there if place in places_of(r)]
+        guests = [r for r in there if place in r.places]
         assert len(guests) <= 4, guests
     # A gang has its GCDs for itself.
     for gang, other in product(gangs, results):
         if gang is not other and gang.started < other.ended and other.started < gang.ended:
-            assert not set(places_of(gang)) & set(places_of(other)), (gang, other)
+            assert not set(gang.places) & set(other.places), (gang, other)

@@ -8,15 +8,14 @@ import torch
 from counter_trees import PmCounters, pci, zone
 from training_cases import CPU
 
-from hydragnn_flow.energy_counters import rapl_counters
 from hydragnn_flow.training import monitor as energy
 from hydragnn_flow.training.monitor import EnergyMeter
 
 
 def test_a_counter_is_read_before_it_begins_anew_twice(tmp_path, monkeypatch):
     """A socket of 250 W goes through the 262 J of this counter in a second."""
-    socket = zone(tmp_path, "intel-rapl:0", 0, largest=262_000_000)
-    monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+    socket = zone(tmp_path / "class/powercap", "intel-rapl:0", 0, largest=262_000_000)
     monkeypatch.setattr(energy, "_SECONDS_BETWEEN_READINGS", 0.0)
     meter = EnergyMeter(CPU)
     for second in range(1, 11):
@@ -53,8 +52,8 @@ def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
 
 
 def test_work_that_shares_counters_has_its_part(tmp_path, monkeypatch):
-    socket = zone(tmp_path, "intel-rapl:0", 0)
-    monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+    socket = zone(tmp_path / "class/powercap", "intel-rapl:0", 0)
     parts = [0.25, 0.75]
     meters = [EnergyMeter(CPU, lambda k=k: parts[k]) for k in range(2)]
     (socket / "energy_uj").write_text("8000000\n")

@@ -6,7 +6,6 @@ import shlex
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,23 +22,15 @@ _ADDRESS = "ADDRESS"
 _RUN_DIR = "RUN_DIR/parsl"
 
 
-class Block(NamedTuple):
-    """Command and script that start a Parsl block (one batch job)."""
-
-    command: str
-    """Command that submits the batch job."""
-    script: str
-    """Text of the batch script."""
-
-
-@dataclass(frozen=True)
-class Preview:
-    """Batch scripts and Parsl configuration of a site."""
+class Preview(NamedTuple):
+    """Batch script and Parsl configuration of a site."""
 
     config: Config
     """Parsl's configuration."""
-    block: Block
-    """Command and script that start a block."""
+    command: str
+    """Command that submits a Parsl block (one batch job)."""
+    script: str
+    """Text of the batch script."""
     note: str
     """Sentence about values that this host cannot know; empty if it knows all of them."""
 
@@ -65,10 +56,10 @@ def preview(site: Site) -> Preview:
     config = make()
     # A fresh configuration is used, since writing the script changes the executor.
     executor = next(executor for executor in make().executors if executor.label == LABEL)
-    return Preview(config, _block(executor), note)
+    return Preview(config, *_block(executor), note)
 
 
-def _block(executor: Any) -> Block:
+def _block(executor: Any) -> tuple[str, str]:
     """Return the command and script with which an executor starts a block; change the executor."""
     # Values that Parsl sets when it starts an executor.
     executor.run_dir = f"{_RUN_DIR}/000"
@@ -81,12 +72,12 @@ def _block(executor: Any) -> Block:
     if isinstance(provider, LocalProvider):
         started = provider.launcher(command, 1, provider.nodes_per_block, _RUN_DIR)
         script = f"{provider.worker_init}\nexport JOBNAME={name}\n{started}"
-        return Block("bash, on this host", script)
+        return "bash, on this host", script
     with tempfile.TemporaryDirectory() as folder:
         submitted = _submitted(provider, command, name, folder)
         script = Path(shlex.split(submitted)[-1]).read_text(encoding="utf-8")
     scripts = f"{_RUN_DIR}/000/submit_scripts"
-    return Block(submitted.replace(folder, scripts), script.replace(folder, scripts))
+    return submitted.replace(folder, scripts), script.replace(folder, scripts)
 
 
 def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:

@@ -208,13 +208,9 @@ class Trainers:
     def _take(self, gcd: int, memory_gib: float) -> _Lent:
         with self._lock:
             idle = self._idle[gcd] = [each for each in self._idle[gcd] if each.alive]
-            trainer = idle.pop() if idle else self._start(gcd)
-            lent = _Lent(trainer, memory_gib)
+            lent = _Lent(idle.pop() if idle else self._start(gcd), memory_gib)
             self._lent[gcd].append(lent)
-            surplus = self._surplus(gcd)
-            self._share(gcd)
-        for trainer in surplus:
-            trainer.kill()
+        self._settle(gcd)
         return lent
 
     def _give_back(self, lent: _Lent, gcd: int) -> None:
@@ -227,28 +223,25 @@ class Trainers:
                 with suppress(OSError, InputError):
                     trainer = self._start(gcd)
             self._idle[gcd].append(trainer)
-            surplus = self._surplus(gcd)
-            self._share(gcd)
-        for trainer in surplus:
-            trainer.kill()
+        self._settle(gcd)
 
     def _start(self, gcd: int) -> TrainerProcess:
         return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
 
-    def _surplus(self, gcd: int) -> list[TrainerProcess]:
-        """Remove and return the idle processes for which running jobs leave no memory on a GCD."""
-        each, idle = self._node.gcd, self._idle[gcd]
-        left = each.memory_gib - sum(lent.memory_gib for lent in self._lent[gcd])
-        most = max(0, int(left / each.process_gib)) if self._lent[gcd] else len(idle)
-        self._idle[gcd], surplus = idle[:most], idle[most:]
-        return surplus
+    def _settle(self, gcd: int) -> None:
+        """End idle processes for which running jobs leave no memory, and share out the energy.
 
-    def _share(self, gcd: int) -> None:
-        """Send each running process its fraction of the GCD's energy counters.
-
-        The counters of sockets see all CPU slots. Each slot is charged with the same fraction
-        whatever runs on the others, so that a trial's energy does not depend on its neighbours.
+        Each running process gets its fraction of the GCD's energy counters. Those of sockets see
+        all CPU slots. Each slot is charged with the same fraction whatever runs on the others, so
+        that a trial's energy does not depend on its neighbours.
         """
         slots = len(self._node.gcds) if self._node.device == "cpu" else 1
-        for lent in self._lent[gcd]:
-            lent.trainer.share(1 / (slots * len(self._lent[gcd])))
+        with self._lock:
+            each, idle, running = self._node.gcd, self._idle[gcd], self._lent[gcd]
+            left = each.memory_gib - sum(lent.memory_gib for lent in running)
+            most = max(0, int(left / each.process_gib)) if running else len(idle)
+            self._idle[gcd], surplus = idle[:most], idle[most:]
+            for lent in running:
+                lent.trainer.share(1 / (slots * len(running)))
+        for trainer in surplus:
+            trainer.kill()
