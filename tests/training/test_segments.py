@@ -14,6 +14,7 @@ from training_cases import same, segment, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import atoms_to_graph, write_store
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.memory import give_back_memory
 from hydragnn_flow.training.predict import (
@@ -94,14 +95,16 @@ def test_predictions_of_atoms_are_kept_in_single_precision(tmp_path):
 def test_predictions_that_are_kept_are_those_of_the_best_epoch(tmp_path, alloy_store, kind, splits):
     result = run_segment(make_spec(tmp_path / "it", alloy_store, 6, kind=kind))
     state = load_checkpoint(tmp_path / "it" / FILE)
-    model = restore_model(NETWORK, alloy_store.manifest, state["best"])
+    leverage = state[KEY].get(LEVERAGE)
+    assert (leverage is not None) == (kind == "member")
+    model = restore_model(NETWORK, alloy_store.manifest, state["best"], leverage)
     for split in alloy_store.splits:
         saved = predictions_in(state, split)
         if split not in splits:
             assert saved is None
             continue
-        assert saved is not None and set(saved) == {"energy", "forces"}
         expected = predict_batches(model, split_batches(alloy_store[split]))
+        assert saved is not None and set(saved) == set(expected)
         for name, values in saved.items():
             np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6)
         if split == "valset":

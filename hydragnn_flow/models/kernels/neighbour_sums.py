@@ -331,6 +331,9 @@ def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Te
 
     The count [n_atoms, width] is at least 1, so that it can be a divisor.
     """
-    # In place, because comparing to booleans is eight times slower in torch.
-    marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
+    # Equal messages may differ in their last digits, by their rows in a matrix product. In place,
+    # because comparing to booleans is eight times slower in torch.
+    messages = messages.detach()
+    rounding = messages.abs().mul_(4 * torch.finfo(messages.dtype).eps)
+    marks = peak.detach().index_select(0, receiver).sub_(messages).abs_().le_(rounding)
     return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)
