@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.base import Section, import_class
 from hydragnn_flow.config.domain import (
     Parameter,
     Rule,
@@ -159,6 +159,9 @@ class SearchConfig(Section):
     enqueue: tuple[dict[str, Scalar], ...] = ()
     """Configurations to try first, as mappings from paths of ``space`` to values. The sampler
     chooses the other parameters."""
+    callbacks: tuple[str, ...] = ()
+    """Functions of your own, as ``module:function``, called as Optuna's callbacks with the study
+    and the trial after each trial that has ended. One may enqueue trials."""
     space: dict[str, Parameter] = Field(min_length=1)
     """Search space: dotted path into ``NeuralNetwork`` → domain."""
     where: tuple[str, ...] = ()
@@ -219,6 +222,14 @@ class SearchConfig(Section):
             )
         return objectives
 
+    @field_validator("callbacks")
+    @classmethod
+    def _can_be_called(cls, callbacks: tuple[str, ...]) -> tuple[str, ...]:
+        for name in callbacks:
+            if not callable(import_class(name)):
+                raise ValueError(f"{name} cannot be called; name a function of a study and a trial")
+        return callbacks
+
     @field_validator("constraints")
     @classmethod
     def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
@@ -266,7 +277,7 @@ class SearchConfig(Section):
             )
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
-            for conflict in self._wrong_enqueued(values):
+            for conflict in self.wrong_enqueued(values):
                 yield f"enqueue.{i}{conflict}"
         yield from self._wrong_rules()
 
@@ -288,7 +299,8 @@ class SearchConfig(Section):
         except ValueError as error:
             raise ValueError(f"where: {error}") from error
 
-    def _wrong_enqueued(self, values: dict[str, Scalar]) -> Iterator[str]:
+    def wrong_enqueued(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield each name and value that is not in the space, of a configuration to enqueue."""
         if not values:
             yield " names no parameter; give at least one or remove it"
         for name, value in values.items():

@@ -28,7 +28,8 @@ returns a dict from output name to tensor:
 
 Some commands and keys need more of the module:
 
-- ``hydragnn-flow select`` needs a method ``node_features(batch)``, which returns [n_atoms, k];
+- ``hydragnn-flow select``, and error bars that grow far from the training data, need a method
+  ``node_features(batch)``, which returns [n_atoms, k]. It is called once for each prediction;
 - `start_from` needs a method ``read_weights(file)``. It returns the weights in a file by their
   names in the module's state dict. With these weights the module's outputs have to be in the data's
   units, with no mean or reference energies subtracted;

@@ -315,14 +315,22 @@ class Applicability:
             return cls(found.elements, usual, found.ranges, found.fractions, found.deviations)
 
 
-def extrapolation_of(members: Mapping[str, Floats]) -> Floats | None:
-    """Return the extrapolation of structures ``[n]``: about 1 in training data, and far away more.
+def extrapolation_of(members: Mapping[str, Floats], weights: Floats) -> Floats | None:
+    """Return the extrapolation of structures ``[n]``; it is larger the further away they are.
 
     It is the root of the mean over members of the structures' :class:`.Leverage`. It is None if not
-    all members tell it. The argument has their outputs by name, ``[n_members, n, d]``.
+    all members tell it.
+
+    Parameters
+    ----------
+    members
+        Outputs of every member ``[n_members, n, d]`` by name.
+    weights
+        Weights of the members ``[n_members]``; those with weight zero do not count.
     """
-    leverage = members.get(LEVERAGE)
-    return None if leverage is None else np.asarray(np.sqrt(leverage.mean(axis=0)[:, 0]))
+    if (leverage := members.get(LEVERAGE)) is None:
+        return None
+    return np.asarray(np.sqrt(leverage[weights > 0].mean(axis=0)[:, 0]))
 
 
 def deviations_of(

@@ -158,7 +158,7 @@ class EnsembleCalculator(Calculator):
             [{name: _array(values) for name, values in found.items()} for found in outputs]
         )
         notes = self.ensemble.applicability.compare(batch)
-        beyond = extrapolation_of(members)
+        beyond = extrapolation_of(members, self.ensemble.weights)
         only = StructureFacts(np.array([len(structure)]), extrapolation=beyond)
         (note,), (disagreement,) = self.ensemble.remarks(notes, members, only)
         self.results = self._results(members, only)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_flow.models.geometry import GraphBatch
 from hydragnn_flow.models.heads import pool
 
-LEVERAGE = "leverage"
+LEVERAGE = ".leverage"  # no target's name begins with a dot
 """Name of the output of a model that has a :class:`Leverage`."""
 # Least variance of a combination of features, as a fraction of the usual one; its square is that of
 # rounding, as a fraction of the mean square.
@@ -25,8 +25,9 @@ class Leverage(nn.Module):
     and, if nodes are atoms, of their packing: the sums of x⁻³, x⁻⁶ and x⁻⁹ over the neighbours. The
     distance x of two atoms is in units of the sum of their covalent radii, and at least 0.5. The
     leverage is ``zᵀ C⁻¹ z / k`` with the k features z minus their means, and their covariance C, in
-    the training data, where its mean is about 1. The variance of the regression's prediction grows
-    in proportion. It is the last-layer prediction rigidity of Bigi, Chong, Ceriotti and Grasselli
+    the training data, where its mean is about 1. New structures have more, much more if there are
+    fewer training structures than features. The variance of the regression's prediction grows in
+    proportion. It is the last-layer prediction rigidity of Bigi, Chong, Ceriotti and Grasselli
     (Mach. Learn.: Sci. Technol. 5, 045018 (2024)) with a packing, without which crystals that are
     strongly compressed or expanded have too little.
 

@@ -103,7 +103,7 @@ class Model(nn.Module):
         self.leverage: Leverage | None = None
 
     def levered(self, nodes: Tensor, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the output ``leverage``, if the model has one.
+        """Return the output :data:`.LEVERAGE`, if the model has a leverage.
 
         ``nodes`` are the features of each atom that the output heads read, ``[n_atoms, d]``.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,10 @@ from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's a
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.base import import_class, one_line
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.log import tell
 from hydragnn_flow.search.records import (
     FIXED,
     ORIGIN,
@@ -36,6 +40,7 @@ from hydragnn_flow.search.rungs import Rungs, Verdict
 from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
+_logger = logging.getLogger(__name__)
 BEGUN = "begun"
 """User attribute of a study: names of its objectives, set once all earlier trials were added."""
 LIMITS = "limits"
@@ -207,6 +212,9 @@ class Search:
         self._study.sampler = self._sampler
         self._complete(trials)
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
+        self._callbacks = {name: import_class(name) for name in config.callbacks}
+        self._ended: list[int] = []
+        self._study.enqueue_trial = self._enqueue  # type: ignore[method-assign]
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
         """Best value of the first objective reported so far."""
@@ -355,7 +363,7 @@ class Search:
         return waiting
 
     def commit(self) -> None:
-        """Write all changes to disk together.
+        """Write all changes to disk together, then call the callbacks for trials that have ended.
 
         Raises
         ------
@@ -363,10 +371,27 @@ class Search:
             If the disk does not take them. The changes are kept, and the next call tries again.
         """
         self._storage.commit()
+        ended, self._ended = self._ended, []
+        for number in ended:
+            trial = copy.deepcopy(self._trial(number))
+            for name, callback in self._callbacks.items():
+                try:
+                    callback(self._study, trial)
+                except Exception as error:  # a user's function may raise anything
+                    tell(_logger, "%s after trial %d: %s", name, number, one_line(error))
+        if ended:
+            self._storage.commit()  # what they have enqueued
+
+    def _enqueue(self, params: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
+        """Enqueue a trial for a callback, as ``Study.enqueue_trial``, if it is in the space."""
+        if wrong := next(self.config.wrong_enqueued(params), None):
+            raise InputError(f"the enqueued configuration{wrong}")
+        optuna.Study.enqueue_trial(self._study, dict(params), *arguments, **options)
 
     def close(self) -> None:
         """Commit for the last time, and end the sampler's process if it has one."""
         self._close_sampler()
+        self.commit()
         self._storage.commit(is_last=True)
 
     def _close_sampler(self) -> None:
@@ -394,6 +419,8 @@ class Search:
         self._storage.set_trial_state_values(trial._trial_id, state, told)
         self._count["running"] -= 1
         self._count[WORDS[state]] += 1
+        if self._callbacks:
+            self._ended.append(number)
 
     def _update_best(self, value: float) -> None:
         better = max if self.config.directions[0] == "maximize" else min

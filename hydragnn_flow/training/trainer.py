@@ -38,7 +38,7 @@ from hydragnn_flow.training.optimizers import (
     scaled_learning_rate,
 )
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
-from hydragnn_flow.training.plan.batching import Budget, Step, plan_in_order
+from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
@@ -341,8 +341,9 @@ class Trainer:
     def learn_leverage(self, before_batch: Callable[[], None] = lambda: None) -> None:
         """Fit the leverage of the best weights, which later predictions then have (collective).
 
-        It is fitted to the training split, of which at most 8,192 graphs are used. A network of an
-        engine that does not tell its features gets none. Earlier predictions are dropped.
+        It is fitted to the training split, of which at most 8,192 graphs are used. Structures whose
+        features are not finite do not count. A network of an engine that does not tell its features
+        gets none. Earlier predictions are dropped.
 
         Parameters
         ----------
@@ -352,16 +353,20 @@ class Trainer:
         self.predicted = {LEVERAGE: {}}
         model = self._best_model()
         leverage = model.leverage = Leverage(self.manifest.has_atoms).to(self.device)
-        chosen = np.concatenate(list(spread(self.train.branch_runs, 8192)))
-        some = SplitPart(self.train, np.sort(chosen))
+        # In runs, since a stream reads blocks of a hundred graphs or so.
+        chosen = np.sort(np.concatenate(list(spread(self.train.branch_runs, 8192, 16))))
+        kept = graphs_kept(self.train, self.budget)[chosen]
+        some = SplitPart(self.train, chosen[kept] if kept.any() else chosen[:1])
         moments: Tensor | None = None
         with closing(self._in_order(model, some, before_batch)) as found:
             for _, outputs in found:
                 if LEVERAGE in outputs:
                     rows = nn.functional.pad(outputs[LEVERAGE], (0, 1), value=1.0)
+                    rows = rows[rows.isfinite().all(dim=1)]
                     moments = rows.T @ rows + (0.0 if moments is None else moments)
-        if moments is not None:
-            leverage.fit(self.world.sum(moments))
+        moments = None if moments is None else self.world.sum(moments)
+        if moments is not None and moments[-1, -1] > 0:
+            leverage.fit(moments)
             self.predicted = {LEVERAGE: leverage.state}
 
     def _best_model(self) -> Model:

@@ -16,6 +16,7 @@ from hydragnn_flow.ensemble import ensemble as export_module
 from hydragnn_flow.ensemble.ensemble import export_ensemble
 from hydragnn_flow.ensemble.summary import CHECKSUMS, write_checksums
 from hydragnn_flow.ensemble.uncertainty.calibration import save_calibrations
+from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
 STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]
@@ -61,7 +62,7 @@ def test_it_holds_what_predicts_and_nothing_else(run, exported):
     assert files == {"README.md", CHECKSUMS, *of_all, *members}
     file = exported / "members" / "0" / FILE
     assert load_checkpoint(file).keys() == {"version", "best", "progress", "predicted"}
-    assert load_checkpoint(file)["predicted"].keys() == {"leverage"}
+    assert load_checkpoint(file)["predicted"].keys() == {LEVERAGE}
     whole = run / "ensemble" / "members" / "0" / FILE
     assert file.stat().st_size < whole.stat().st_size / 2
 

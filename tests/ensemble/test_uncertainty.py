@@ -10,6 +10,8 @@ from calibration_cases import calibrated, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydragnn_flow.ensemble.applicability import extrapolation_of
+from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import (
     Rows,
@@ -18,6 +20,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     distribution,
     measured_coverage,
 )
+from hydragnn_flow.models.leverage import LEVERAGE
 
 
 def equal(n):
@@ -63,19 +66,20 @@ def test_extrapolation_adds_to_the_error_that_all_members_share():
     atoms, beyond = np.array([[2.0], [4.0]]), np.array([[0.0], [3.0]])
     rows, noise = Rows(atoms, extrapolation=beyond), np.array([[1.0], [6.0]])
 
-    def total(per_atom, noise, usual):
-        return Sizes.of(per_atom, rows, noise, (2, 1)).total(usual)
+    def total(per_atom, noise, usual, extrapolation=1.5):
+        return Sizes.of(per_atom, rows, noise, (2, 1)).total(usual, extrapolation)
 
-    np.testing.assert_allclose(total(False, None, 1.0), [[1.0], [np.sqrt(10)]])
-    np.testing.assert_allclose(total(True, None, 1.0), [[2.0], [4 * np.sqrt(10)]])
+    np.testing.assert_allclose(total(False, None, 1.0), [[1.0], [2.0]])
+    np.testing.assert_allclose(total(True, None, 1.0), [[2.0], [8.0]])
+    np.testing.assert_allclose(total(True, None, 1.0, 0.0), atoms, err_msg="not used")
     # Beyond the training data the noise is only guessed, so the usual noise grows in its place.
-    np.testing.assert_allclose(total(True, noise, 0.5), [[1.0], [np.hypot(6, 6)]])
-    one = Deviation(1.0, 2.0, noise=0.5)
+    np.testing.assert_allclose(total(True, noise, 0.5), [[1.0], [np.hypot(6, 2 * np.sqrt(3))]])
+    one = Deviation(1.0, 2.0, noise=0.5, extrapolation=1.5)
     found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, deviations=(one,))
     d = distribution(
         np.zeros((2, 2, 1)), equal(2), found, rows, np.stack([noise] * 2), coverage=0.9
     )
-    np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 6)]]))
+    np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 2 * np.sqrt(3))]]))
     np.testing.assert_array_equal(d.aleatoric_std, 2 * noise)
 
 
@@ -88,10 +92,37 @@ def test_each_component_extrapolates_its_own_noise():
     assert [d.noise for d in found.deviations] == pytest.approx([1e-3, 10.0], rel=0.2)
     assert all(d.noise == 1 for d in calibrated(noise, noise).deviations), "without noise"
     rows = Rows(extrapolation=np.full((1, 1), 3.0))
+    at_one = tuple(replace(one, extrapolation=1.0) for one in found.deviations)
+    found = replace(found, deviations=at_one)
     given = np.broadcast_to([1e-3, 10.0], (2, 1, 2))
     std = distribution(np.zeros((2, 1, 2)), equal(2), found, rows, given, coverage=0.9).std
     floors = np.array([d.floor for d in found.deviations])
-    np.testing.assert_allclose(std[0], floors * [1e-3, 10.0] * np.sqrt(10), rtol=0.2)
+    np.testing.assert_allclose(std[0], floors * [1e-3, 10.0] * 3, rtol=0.2)
+
+
+def test_in_the_training_data_extrapolation_leaves_noise_and_errors_as_they_are():
+    """However large it is there, as it is after training on few structures."""
+    rng = np.random.default_rng(1)
+    n, spread = 400, np.full((400, 1), 1e-3)
+    noise = rng.lognormal(0.0, 1.0, size=(n, 1))
+    errors, beyond = noise * rng.normal(size=(n, 1)), 60 * rng.lognormal(0.0, 0.2, size=(n, 1))
+    beyond[7] = np.nan  # of features that are not finite
+    sizes = Sizes.of(False, Rows(extrapolation=beyond), noise, (n, 1))
+    each = np.arange(n)
+    found = calibrate(errors, 0 * errors, spread, sizes, each, folds(n), 0.9)
+    assert found is not None and found.structures == n - 1
+    [deviation] = found.deviations
+    assert deviation.floor == pytest.approx(1.0, rel=0.15)
+    assert deviation.extrapolation == pytest.approx(60.0, rel=0.1)
+    large = noise[:, 0] > 2
+    std = deviation.floor * sizes.at(large).total(deviation.noise, deviation.extrapolation)
+    assert np.nanmedian(std / noise[large]) == pytest.approx(1.0, rel=0.15)
+
+
+def test_members_without_a_weight_do_not_extrapolate():
+    members = {LEVERAGE: np.array([[[1.0]], [[7.0]], [[np.nan]]])}
+    assert extrapolation_of(members, np.array([0.5, 0.5, 0.0])) == [2.0]
+    assert extrapolation_of({}, np.ones(1)) is None
 
 
 @settings(max_examples=8, deadline=None)

@@ -49,6 +49,43 @@ def test_words_values_and_reasons(path):
     assert search.best == pytest.approx(0.1)
 
 
+def doubles(study, trial):
+    """Enqueues twice the width of every trial that has ended."""
+    seen.append((trial.number, trial.state, trial.value))
+    study.enqueue_trial({"Architecture.hidden_dim": 2 * trial.params["Architecture.hidden_dim"]})
+
+
+def breaks(study, trial):
+    raise OSError("no network")
+
+
+seen: list[tuple[int, TrialState, float | None]] = []
+
+
+def test_callbacks_get_each_trial_that_has_ended_and_may_enqueue_others(path, caplog):
+    seen.clear()
+    caplog.set_level("INFO")
+    names = tuple(f"{__name__}:{callback.__name__}" for callback in (breaks, doubles))
+    first = {"Architecture.hidden_dim": 30}
+    config = CONFIG.model_copy(update={"callbacks": names, "enqueue": (first,), "rungs": "none"})
+    with open_search(path, config) as search:
+        search.ask(), search.ask()
+        search.commit()
+        assert not seen
+        assert search.report(0, 0, came_to(0.3)) == "complete"
+        assert not seen, "not before it is on disk"
+        search.commit()
+        search.commit()
+        assert seen == [(0, TrialState.COMPLETE, 0.3)]
+        assert f"{names[0]} after trial 0: no network" in caplog.text
+        again = search.ask()
+        assert again.parameters["Architecture.hidden_dim"] == 60
+        search.commit()
+        search.fail(again.number, "diverged: loss is NaN")
+    assert seen[1:] == [(again.number, TrialState.FAIL, None)], "the last commit calls them too"
+    assert "the enqueued configuration: Architecture.hidden_dim = 120 is not in" in caplog.text
+
+
 def test_optuna_sees_the_names_of_objectives_and_what_an_ended_trial_has_cost(path):
     costs = {"gcd_seconds": 3.5, "gcds": 2, "peak_memory_gib": 0.25}
     with open_search(path) as search:

@@ -196,7 +196,7 @@ def predict_graphs(
         n_atoms,
         np.concatenate(numbers) if of_atoms else None,
         ensemble.branches.data_sets_of(store, splits),
-        extrapolation_of(members),
+        extrapolation_of(members, ensemble.weights),
     )
     return Predicted(
         origins,
@@ -255,7 +255,7 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
         n_atoms,
         np.concatenate([atoms.numbers for atoms in structures]),
         None if data_set is None else np.full(len(records), data_set, dtype=object),
-        extrapolation_of(members),
+        extrapolation_of(members, ensemble.weights),
     )
     labels, doubts = {}, [""] * len(records)
     for name in ensemble.calibrations:

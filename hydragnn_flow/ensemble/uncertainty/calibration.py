@@ -143,7 +143,7 @@ def calibrate(
     numbers
         Atomic number of each row ``[n]`` of a node target; None otherwise.
     """
-    known = (np.isfinite(mean + spread + sizes.near) & np.isfinite(reference)).all(axis=1)
+    known = np.isfinite(mean + spread + sizes.near + sizes.extrapolation + reference).all(axis=1)
     known &= (sizes.near > 0).all(axis=1)
     if not known.any():
         return None
@@ -168,9 +168,10 @@ def calibrate(
         error = np.maximum(np.abs(reference - mean)[:, columns], resolution)
         of_columns = sizes.at((slice(None), columns))
         noise = float(np.median(of_columns.near / of_columns.unit))
-        size = of_columns.total(noise)
+        usual = float(np.median(of_columns.extrapolation))
+        size = of_columns.total(noise, usual)
         deviation, found = _cross_fitted(error, spread[:, columns], size, structure, fold)
-        deviations.append(replace(deviation, noise=noise))
+        deviations.append(replace(deviation, noise=noise, extrapolation=usual))
         rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
         if len(np.unique(structure[rows[-1]])) < enough:  # too few structures have rare elements
             rows[-1] = np.ones(len(group), bool)

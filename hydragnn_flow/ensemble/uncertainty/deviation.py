@@ -31,6 +31,8 @@ class Deviation:
     """Error that all members share, in the data's units divided by ``size``."""
     noise: float = 1.0
     """Median of the sizes without extrapolation, divided by their units: see :class:`.Sizes`."""
+    extrapolation: float = 0.0
+    """Median extrapolation of the calibration data; zero if it is not known, and not used."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
         """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.

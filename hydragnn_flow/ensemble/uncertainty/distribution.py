@@ -84,13 +84,17 @@ class Sizes(NamedTuple):
         """Return the sizes of the rows and columns that ``place`` selects."""
         return Sizes(*(values[place] for values in self))
 
-    def total(self, noise: float) -> Floats:
+    def total(self, noise: float, usual: float) -> Floats:
         """Return the sizes with extrapolation, ``[n, d]``.
 
-        Where structures extrapolate, the members' noise is a guess. So the extrapolation enlarges
-        ``noise``, the usual one of a unit, and the squares of both are added.
+        Where structures extrapolate, the members' noise is a guess. So the square of ``noise``, the
+        usual one of a unit, grows with that of the extrapolation beyond ``usual``, the median in
+        the calibration data, and is added to that of the size. Nothing is if ``usual`` is zero.
         """
-        return np.asarray(np.hypot(self.near, noise * self.unit * self.extrapolation))
+        if not usual:
+            return self.near
+        beyond = np.maximum(np.square(self.extrapolation / usual) - 1, 0)
+        return np.asarray(np.hypot(self.near, noise * self.unit * np.sqrt(beyond)))
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ class Calibration:
             columns_of = [[*every]] if len(one.deviations) == 1 else alone
             for columns, deviation in zip(columns_of, one.deviations, strict=True):
                 place = np.ix_(there, columns)
-                size = sizes.at(place).total(deviation.noise)
+                size = sizes.at(place).total(deviation.noise, deviation.extrapolation)
                 disagreement[place], shared[place] = deviation.parts(spread[place], size)
         return disagreement, shared
 

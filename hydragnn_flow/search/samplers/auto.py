@@ -104,7 +104,7 @@ class BackgroundProposer:
 class Supply:
     """Source of proposals: computed on request if trials are long, made ahead if they are short.
 
-    A proposal on request takes every result into account. It is computed in 0.1 s to 1 s, for which
+    A proposal on request takes every result into account. It is computed in 0.1 s to 4 s, for which
     the driver waits if neither it nor the machine is idle for much of the time. Otherwise the
     driver takes a proposal that was made ahead, when a few results were missing, and never waits.
 
@@ -381,11 +381,17 @@ def _finished(
     unknown[pruned, 1:] = False
     losses = np.where(unknown, worst, losses)
     losses[pruned, 0] = np.maximum(losses[pruned, 0], middle[0])
-    limits = sorted({name for trial in ended for name in trial.constraints})
+    limits = dict.fromkeys(name for trial in ended for name in trial.constraints)
     return [
-        (trial.params, [*known, *(trial.constraints.get(name, math.nan) for name in limits)])
+        (trial.params, [*known, *(_excess(trial, name) for name in limits)])
         for trial, known in zip(ended, losses.tolist(), strict=True)
     ]
+
+
+def _excess(trial: FrozenTrial, limit: str) -> float:
+    """Return by how much a trial exceeds a limit; NaN if it might, had it not ended early."""
+    excess = trial.constraints.get(limit, math.nan)
+    return excess if trial.state == TrialState.COMPLETE or excess > 0 else math.nan
 
 
 def _values(trial: FrozenTrial, n: int) -> list[float]:

@@ -285,7 +285,8 @@ class Proposer:
             if fits and len(of):
                 rows = _subset(scaled, MOST_FITTED)
                 process.fit(of[rows], scaled[rows])
-            rows = _subset(scaled, MOST_KNOWN)
+            # Of limits those near it matter most.
+            rows = _subset(scaled if i < n else np.abs(scaled - limits[-1]), MOST_KNOWN)
             process.condition(of[rows], scaled[rows], pending)
             if i < n:
                 losses[:, i] = process.predict(features)[0]
