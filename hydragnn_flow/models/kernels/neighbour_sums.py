@@ -334,6 +334,7 @@ def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Te
     # Equal messages may differ in their last digits, by their rows in a matrix product. In place,
     # because comparing to booleans is eight times slower in torch.
     messages = messages.detach()
-    rounding = messages.abs().mul_(4 * torch.finfo(messages.dtype).eps)
+    eps = min(torch.finfo(messages.dtype).eps, torch.finfo(torch.float32).eps)
+    rounding = messages.abs().mul_(4 * eps)  # that of bfloat16 would join different messages
     marks = peak.detach().index_select(0, receiver).sub_(messages).abs_().le_(rounding)
     return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)
