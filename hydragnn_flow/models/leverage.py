@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_flow.models.geometry import GraphBatch
 from hydragnn_flow.models.heads import pool
 
-LEVERAGE = ".leverage"  # no target's name begins with a dot
+LEVERAGE = ".leverage"  # begins with a dot, unlike names of targets
 """Name of the output of a model that has a :class:`Leverage`."""
 # Least variance of a combination of features, as a fraction of the usual one; its square is that of
 # rounding, as a fraction of the mean square.
@@ -74,8 +74,8 @@ class Leverage(nn.Module):
         Parameters
         ----------
         moments
-            Sum over the structures of the products of their features, of which the last is a one:
-            ``[k + 1, k + 1]``, float64.
+            Sum of ``f fᵀ`` over the training structures, ``[k + 1, k + 1]``, float64. The vector f
+            of a structure has its k features and a one.
         """
         moments = moments / moments[-1, -1]
         self.mean = moments[-1, :-1]

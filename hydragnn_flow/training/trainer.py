@@ -350,7 +350,6 @@ class Trainer:
         before_batch
             Function called before each batch, as in :meth:`predict`.
         """
-        self.predicted = {LEVERAGE: {}}
         model = self._best_model()
         leverage = model.leverage = Leverage(self.manifest.has_atoms).to(self.device)
         # In runs, since a stream reads blocks of a hundred graphs or so.
@@ -365,6 +364,7 @@ class Trainer:
                     rows = rows[rows.isfinite().all(dim=1)]
                     moments = rows.T @ rows + (0.0 if moments is None else moments)
         moments = None if moments is None else self.world.sum(moments)
+        self.predicted = {LEVERAGE: {}}
         if moments is not None and moments[-1, -1] > 0:
             leverage.fit(moments)
             self.predicted = {LEVERAGE: leverage.state}

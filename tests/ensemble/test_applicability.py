@@ -204,17 +204,6 @@ def test_neighbours_are_shared_out_between_the_nearest_distances():
     assert not counts[1:].any()
 
 
-def scaled(atoms, factor):
-    atoms = atoms.copy()
-    atoms.set_cell(atoms.cell * factor, scale_atoms=True)
-    return atoms
-
-
-def warm(atoms, seed, size=0.08):
-    atoms.rattle(size, seed=seed)
-    return atoms
-
-
 def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     """There are no forces on their atoms, and members agree on that."""
     forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])

@@ -9,11 +9,7 @@ from ase.build import bulk
 from hydragnn_flow.data import atoms_to_graph, batch_graphs
 from hydragnn_flow.models.leverage import Leverage
 
-
-def warm(atoms, seed, size=0.1):
-    atoms = atoms.copy()
-    atoms.rattle(size, seed=seed)
-    return atoms
+ELEMENTS = ("Ni", "Cu", "Au")
 
 
 def scaled(atoms, factor):
@@ -48,10 +44,10 @@ def fitted(structures, atoms=True):
 
 
 CRYSTALS = [
-    warm(scaled(bulk(z, cubic=True), 0.98 + 0.004 * (n % 11)), n, 0.003 * n)
-    for n in range(40)
-    for z in ("Ni", "Cu", "Au")
+    scaled(bulk(z, cubic=True), 0.98 + 0.004 * (n % 11)) for n in range(40) for z in ELEMENTS
 ]
+for number, crystal in enumerate(CRYSTALS):
+    crystal.rattle(0.001 * number, seed=number)
 
 
 def test_its_mean_in_the_training_data_is_about_one_and_copies_are_as_near():
@@ -66,7 +62,7 @@ def test_its_mean_in_the_training_data_is_about_one_and_copies_are_as_near():
         np.testing.assert_allclose(same, same[0], rtol=1e-3)
 
 
-@pytest.mark.parametrize("element", ["Ni", "Cu", "Au"])
+@pytest.mark.parametrize("element", ELEMENTS)
 def test_it_grows_with_the_distance_from_the_training_data(element):
     """A tight crystal of a large element is as dense as a usual one of a small element."""
     leverage = fitted(CRYSTALS)
@@ -101,6 +97,5 @@ def test_training_data_that_hardly_vary_make_finite_leverages():
 
 
 def test_nodes_that_are_no_atoms_have_the_network_s_features_alone():
-    rows = of(Leverage(False), CRYSTALS[:2])
-    assert rows.shape == (2, 4)
+    assert of(Leverage(False), CRYSTALS[:2]).shape == (2, 4)
     assert of(Leverage(True), CRYSTALS[:2]).shape == (2, 7)

@@ -15,6 +15,7 @@ import numpy as np
 import optuna
 import psutil
 import pytest
+from optuna._hypervolume import compute_hypervolume
 from optuna.testing.pytest_samplers import (
     BasicSamplerTestCase,
     MultiObjectiveSamplerTestCase,
@@ -123,16 +124,19 @@ class Lazy(optuna.samplers.RandomSampler):
 
 
 def test_a_pruned_trial_counts_as_no_better_than_the_median():
+    """Nor does a limit of what it had cost so far tell what it would have."""
     study = optuna.create_study()
     for value in (1.0, 2.0, 6.0):
         study.tell(study.ask(), value)
     for value in (0.5, 4.0):
         trial = study.ask()
         trial.report(value, step=1)
+        trial.set_constraint("gcd_hours", value - 1)
         study.tell(trial, state=TrialState.PRUNED)
     study.tell(study.ask(), state=TrialState.FAIL)
     finished = auto._finished(study.get_trials(), study.directions)
-    assert [value for _, [value] in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
+    assert [value for _, [value, _] in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
+    assert [excess for _, [_, excess] in finished if excess == excess] == [3.0]
 
 
 def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
@@ -185,17 +189,13 @@ def test_proposals_spread_along_the_front_and_keep_to_limits():
                 study.tell(trial, [(x - 0.3) ** 2 + y, -((x - 0.7) ** 2) - y])
         later = study.trials[10:]
         held = [trial for trial in later if trial.constraints["sum"] <= 0]
-        best = [trial.values for trial in study.best_trials]
-        return len(held) / len(later), _hypervolume([[a, -b] for a, b in best])
+        front = np.array([trial.values for trial in study.best_trials]) * [1, -1]
+        return len(held) / len(later), compute_hypervolume(front, np.ones(2))
 
     held, volume = fronts(AutoSampler(space, seed=0, wait=True))
     chance, random = fronts(optuna.samplers.RandomSampler(seed=0))
     assert held > 0.8 > chance
     assert volume > random
-
-
-def _hypervolume(front):
-    return float(optuna._hypervolume.compute_hypervolume(np.array(front), np.array([1.0, 1.0])))
 
 
 def test_short_trials_do_not_wait_for_the_process_beside_the_driver(monkeypatch):

@@ -13,6 +13,7 @@ from training_cases import CPU, judged, plan_epoch, segment, stops_at, trainer_o
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.leverage import Leverage
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
@@ -44,6 +45,25 @@ def test_the_budget_is_hydragnns():
     for wrong in (None, 0):
         with pytest.raises(InputError, match=r"network: Training\.Batching.*max_nodes"):
             budget({**HYDRAGNN, "max_nodes": wrong})
+
+
+def test_leverage_knows_the_graphs_that_are_trained_on(tmp_path, alloy_store, monkeypatch):
+    """It is learnt whole or not at all."""
+    learnt = []
+    monkeypatch.setattr(Leverage, "fit", lambda _, moments: learnt.append(moments[-1, -1].item()))
+    budget = {"mode": "node_budget", "max_nodes": 14, "oversized_sample": "skip"}
+    trainer = trainer_of(tmp_path / "t", alloy_store, 1, Training__Batching=budget)
+    few = (alloy_store["trainset"].n_atoms <= 14).sum()
+    assert 0 < few < len(alloy_store["trainset"])
+
+    def stop():
+        raise Stopped("asked to stop")
+
+    with pytest.raises(Stopped):
+        trainer.learn_leverage(stop)
+    assert not trainer.predicted and not learnt
+    trainer.learn_leverage()
+    assert learnt == [few]
 
 
 def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):

@@ -39,8 +39,8 @@ class FileRecord(BaseModel):
 def describe_files(folder: Path, *, in_place: bool = False) -> dict[str, FileRecord]:
     """Return the record of every file in a folder, by file name.
 
-    Of a HydraGNN ``.bp`` used ``in_place`` these are the files of BP5, with the times of their last
-    change. Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
+    A HydraGNN ``.bp`` used ``in_place`` has the files of BP5, with the times of their last change.
+    Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
     """
     described = {}
     for path in sorted(folder.iterdir()):
