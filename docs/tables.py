@@ -26,7 +26,6 @@ from hydragnn_flow.config.optuna_classes import SAMPLERS
 from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
 from hydragnn_flow.config.search import (
-    LearningCurve,
     Parameter,
     Patience,
     SearchConfig,
@@ -255,7 +254,6 @@ _TABLES: dict[str, Callable[[], str]] = {
     "domain": lambda: _rows(Parameter),
     "budget": lambda: _rows(TrainingBudget),
     "patience": lambda: _rows(Patience),
-    "learning_curve": lambda: _rows(LearningCurve),
     "ensemble": lambda: _rows(EnsembleConfig),
     "resources": lambda: _rows(ResourcesConfig),
     "start_from": lambda: _rows(StartConfig),

@@ -18,7 +18,7 @@ from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.auto import AutoSampler, Proposals
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-from hydragnn_flow.search.samplers.encoding import Finished, Running, Space
+from hydragnn_flow.search.samplers.encoding import Known, Running
 from hydragnn_flow.search.samplers.proposer import MOST_FITTED, MOST_KNOWN, Proposer
 from search_race.functions import Function
 
@@ -175,21 +175,27 @@ class Awaited(Future[Proposals]):
 class SimulatedBackground:
     """A `BackgroundProposer` whose proposals take the time that they would take on a quiet core."""
 
-    def __init__(self, clock: Clock, space: Space) -> None:
-        self._clock, self._proposer = clock, Proposer(space)
+    def __init__(self, clock: Clock, proposer: Proposer) -> None:
+        self._clock, self._proposer = clock, proposer
 
-    def propose(
-        self, finished: Finished, running: Running, count: int, seed: int
-    ) -> Future[Proposals]:
+    def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
         """Propose as `BackgroundProposer.propose` does."""
         before = self._proposer.fits
-        proposals = self._proposer.propose(finished, running, count, seed)
+        proposals = self._proposer.propose(known, running, count, seed)
         # CPU seconds measured for a space of twenty parameters: message, proposals, and a fit.
-        known = min(len(finished), MOST_KNOWN) + len(running)
-        seconds = 0.01 + count * (0.055 + 3.6e-7 * known**2)
+        size = min(len(known), MOST_KNOWN) + len(running)
+        seconds = 0.01 + count * (0.055 + 3.6e-7 * size**2)
         if self._proposer.fits > before:
-            seconds += 0.65 * (min(len(finished), MOST_FITTED) / MOST_FITTED) ** 3
+            seconds += 0.65 * (min(len(known), MOST_FITTED) / MOST_FITTED) ** 3
         return Awaited(self._clock, self._clock.now + seconds, Proposals(proposals, seconds))
+
+    def continues(
+        self, known: Known, running: Running, row: int, wanted: int, seed: int
+    ) -> Future[bool]:
+        """Tell what `Proposer.continues` does, at once."""
+        answer: Future[bool] = Future()
+        answer.set_result(self._proposer.continues(known, running, row, wanted, seed))
+        return answer
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -207,7 +213,7 @@ def make_engine(
         "auto": lambda: AutoSampler(
             function.space,
             seed=seed,
-            background=lambda space, _: SimulatedBackground(clock, space),
+            background=lambda *given: SimulatedBackground(clock, Proposer(*given)),
             clock=clock,
         ),
         "batched_tpe": lambda: BatchedTPESampler(seed=seed),

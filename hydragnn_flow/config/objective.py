@@ -19,7 +19,6 @@ _OF_NETWORKS = (
     "budget",
     "energy_kwh",
     "keep_checkpoints",
-    "learning_curve",
     "validation_samples",
 )
 

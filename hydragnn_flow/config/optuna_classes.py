@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hydragnn_flow.config.base import import_class, one_line
@@ -78,7 +78,10 @@ def build_pruner(options: Mapping[str, Any]) -> BasePruner:
 
 
 def build_sampler(
-    chosen: str | Mapping[str, Any], space: Mapping[str, Parameter], seed: int
+    chosen: str | Mapping[str, Any],
+    space: Mapping[str, Parameter],
+    seed: int,
+    rung_epochs: Sequence[int] = (1,),
 ) -> BaseSampler:
     """Build the sampler that a configuration names.
 
@@ -91,6 +94,8 @@ def build_sampler(
         Domain by dotted path; given to every class that has this parameter.
     seed
         Random seed; given to every class that takes one.
+    rung_epochs
+        Epochs at which trials are judged; given to every class that has this parameter.
 
     Raises
     ------
@@ -101,7 +106,12 @@ def build_sampler(
     named = SAMPLERS.get(str(given.get("type")))
     options = {**named.options, **given, "type": named.options["type"]} if named else given
     # Conditional parameters are sampled independently; Optuna's warning of it is no news.
-    supplied = {"space": space, "seed": seed, "warn_independent_sampling": False}
+    supplied = {
+        "space": space,
+        "seed": seed,
+        "rung_epochs": rung_epochs,
+        "warn_independent_sampling": False,
+    }
     return cast("BaseSampler", _built("sampler", "BaseSampler", options, supplied))
 
 

@@ -20,7 +20,7 @@ from hydragnn_flow.config.domain import (
 )
 from hydragnn_flow.config.optuna_classes import SAMPLERS, build_pruner, build_sampler
 
-__all__ = ["LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
+__all__ = ["Parameter", "Patience", "Scalar", "SearchConfig"]
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -100,14 +100,6 @@ class Patience(Section):
     removed: ClassVar = {"min_delta": ((0.0,), "any decrease is an improvement; remove it")}
 
 
-class LearningCurve(Section):
-    """`search.learning_curve`: early stopping of trials by their extrapolated learning curve."""
-
-    probability: float = Field(default=0.95, gt=0.5, lt=1)
-    """Stop a trial if it would miss the ensemble, even if fully trained, with more than this
-    probability."""
-
-
 class SearchConfig(Section):
     """`search`: the space, the sampler, the objectives and the rungs."""
 
@@ -137,18 +129,16 @@ class SearchConfig(Section):
     min_epochs: int = Field(default=2, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Ratio of the epochs at successive rungs. At each rung one trial in this many continues."""
+    """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
     rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
-    """Rule at the rungs: end trials that are not among the best so far (``stopping``); let every
-    trial wait until it is among the best (``promotion``); apply ``stopping`` in groups of trials
-    whose first rungs differ (``hyperband``); or no rule (``none``)."""
+    """Rule at the rungs: end trials predicted to gain less than new ones, or not among the best
+    (``stopping``); let trials wait until they are among the best (``promotion``); end others, in
+    groups whose first rungs differ (``hyperband``); or no rule (``none``)."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
     ``optuna.pruners``, or ``module:Class``, and its arguments."""
     patience: Patience | None = None
     """Stop trials that no longer improve, in addition to the rule."""
-    learning_curve: LearningCurve | None = None
-    """Stop trials whose learning curve is not promising, in addition to the rule."""
     keep_checkpoints: Literal["all", "best"] = "all"
     """Checkpoints of ended trials that stay on disk. ``best`` keeps only the checkpoints of trials
     that may become members: the best 64 of each message-passing type, or three times
@@ -177,6 +167,7 @@ class SearchConfig(Section):
             ],
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
+        "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
     }
 
     @field_validator("sampler", mode="before")
@@ -270,11 +261,6 @@ class SearchConfig(Section):
                 f"patience waits for a smaller error, but the objectives are "
                 f"{' and '.join(self.objectives)}; remove it"
             )
-        if self.learning_curve is not None and self.objectives[0] not in (CRITERION, "val_loss"):
-            yield (
-                f"learning_curve predicts {CRITERION} or val_loss, but the first objective is "
-                f"{self.objectives[0]!r}; remove it, or put one of those first"
-            )
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
             for conflict in self.wrong_enqueued(values):
@@ -332,14 +318,14 @@ class SearchConfig(Section):
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
         """Return the epochs at which a trial is judged; the last is ``num_epoch``.
 
-        Without a rule, patience and a learning curve, a trial is judged only at its end.
+        Without a rule and patience, a trial is judged only at its end.
 
         Parameters
         ----------
         num_epoch
             Epochs of a trial that no rung ends, `Training.num_epoch`.
         """
-        if self.rungs == "none" and self.patience is None and self.learning_curve is None:
+        if self.rungs == "none" and self.patience is None:
             return (num_epoch,)
         epochs, rungs = self.min_epochs, []
         while epochs < num_epoch:

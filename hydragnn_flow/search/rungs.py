@@ -13,23 +13,10 @@ from typing import Literal
 
 import numpy as np
 import optuna
-from scipy.special import logsumexp, stdtr
+from optuna.trial import FrozenTrial
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-
-# Shapes of decay, as finely as a curve without scatter can distinguish them. The logarithm is the
-# limit of slow power laws. Times of exponential decay are in units of the observed epochs; the
-# longest is nearly a straight line.
-_POWERS = np.linspace(0.2, 3.0, 15)[:, None]
-_TIMES = np.geomspace(0.1, 20.0, 18)[:, None]
-_DOUBT = 0.25
-"""Standard deviation of the predicted further fall of a curve, as a fraction of that fall. It is
-added to the posterior's, since no curve follows a shape for ever. Without it exponential curves are
-often stopped early."""
-_FEWEST = 5
-"""Smallest number of epochs for a prediction: three for level, height and shape of the curve, and
-two more to estimate the scatter."""
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
@@ -51,78 +38,6 @@ def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
         if value < best:
             best, since = value, epoch
     return curve[-1][0] - since >= epochs
-
-
-def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: float) -> float:
-    """Return the probability that a validation curve falls below a target by the end of training.
-
-    The curve is level + height * shape(epoch) with independent Gaussian scatter. There are some
-    thirty shapes: power laws, their limit the logarithm, and exponentials. For each of them level
-    and height have a Student posterior; the shapes are weighted by their evidence. This is the rule
-    of Domhan et al. (IJCAI 2015, pages 3460-3468) with the two families that describe learning
-    curves best (Viering and Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo
-    sampling (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged
-    by its smallest value, which scatter makes smaller than the mean curve. The prediction is
-    therefore lowered by sqrt(2 ln m) standard deviations for the m epochs to come, the most that
-    can be expected (Boucheron et al., Concentration Inequalities, theorem 2.5).
-
-    A sudden fall, as after a drop of the learning rate, is not predicted.
-
-    Parameters
-    ----------
-    curve
-        Validation curve ``[(epoch, value), ...]`` so far.
-    num_epoch
-        Last epoch of the training.
-    target
-        Value to fall below.
-
-    Returns
-    -------
-    float
-        Probability, 0 to 1. It is 1 if a value is below the target already, the training is at its
-        end, or the curve has fewer than five epochs.
-    """
-    points = np.array([(epoch, value) for epoch, value in curve if np.isfinite(value)])
-    if len(points) < _FEWEST or points[:, 1].min() < target or points[-1, 0] >= num_epoch:
-        return 1.0
-    epochs, losses = points.T
-    shapes = _shapes(np.append(epochs, num_epoch) - epochs[0] + 1)
-    shapes, ahead = shapes[:, :-1], shapes[:, -1]
-
-    # Least squares of all shapes at once.
-    n, mean_loss, mean_shape = len(losses), losses.mean(), shapes.mean(axis=1)
-    off = shapes - mean_shape[:, None]
-    spread = (off**2).sum(axis=1)
-    height = off @ (losses - mean_loss) / spread
-    residuals = losses - mean_loss - height[:, None] * off
-    squares = np.maximum(
-        (residuals**2).sum(axis=1), 1e-12 * (losses**2).sum() + np.finfo(float).tiny
-    )
-    evidence = -0.5 * np.log(spread) - 0.5 * (n - 2) * np.log(squares)
-
-    scatter = squares / (n - 2)
-    smallest = np.sqrt(2 * np.log(num_epoch - epochs[-1]) * scatter)
-    predicted = mean_loss + height * (ahead - mean_shape) - smallest
-    variance = (
-        scatter * (1 / n + (ahead - mean_shape) ** 2 / spread) + (_DOUBT * height * ahead) ** 2
-    )
-    chances = stdtr(n - 2, (target - predicted) / np.sqrt(variance))
-    return float(np.exp(evidence - logsumexp(evidence)) @ chances)
-
-
-def _shapes(epochs: np.ndarray) -> np.ndarray:
-    """Evaluate all shapes at the epochs: [n_shapes, n_epochs].
-
-    The last epoch is the end of the training. Each shape is scaled to 1 at the first and to 0 at
-    the last but one, which is the last observed. Level and height of the curve are then measured
-    losses, and a flat prior of them means the same for every shape.
-    """
-    seen = epochs[-2]
-    shapes = np.vstack([-np.log(epochs), epochs**-_POWERS, np.exp(-epochs / (_TIMES * seen))])
-    last = shapes[:, -2:-1]
-    scaled: np.ndarray = (shapes - last) / (shapes[:, :1] - last)
-    return scaled
 
 
 Verdict = Literal["goes_on", "waits", "stops", "complete"]
@@ -184,11 +99,11 @@ class Ranking:
 class Rungs:
     """Rules at the rungs of a search.
 
-    Trials are judged by asynchronous successive halving, so none waits for a rung to fill.
+    Trials are judged as they arrive, so none waits for a rung to fill.
 
-    * **stopping**: a trial continues if it is in the best ``1 / reduction_factor`` of those
-      reported at the rung so far, its own value included, and stops otherwise. The first to arrive
-      continues.
+    * **stopping**: a trial continues if the sampler predicts that its further epochs gain more than
+      those of a new trial would. If the sampler cannot tell, the trial continues if it is in the
+      best ``1 / reduction_factor`` of those reported at the rung so far, its own value included.
     * **promotion**: every trial waits, and `promote` continues waiting trials that have come to be
       in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
       that arrived among better ones continues later; in between it has to wait.
@@ -200,8 +115,8 @@ class Rungs:
     ``ensemble_size`` trials at a rung continue. With promotion, the best waiting ones continue when
     no trial is left to ask for, until there are as many. Hyperband's last bracket stops no trial.
 
-    A stalled or hopeless trial stops first, if configured so. Its value stays in the ranking, like
-    that of a failed trial: it does not change how good the others are.
+    A stalled trial stops first, if configured so. Its value stays in the ranking, like that of a
+    failed trial: it does not change how good the others are.
 
     Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
     arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
@@ -215,12 +130,11 @@ class Rungs:
     num_epoch
         Number of epochs of a trial that is never stopped early, `Training.num_epoch`.
     study
-        Study for the Optuna pruner of the configuration, if any: its trials have the value of each
-        rung as the intermediate value of its epoch. Attributes that the pruner gives a trial
-        (successive halving and Hyperband do) are as durable as the trial.
+        Study for the sampler, and for the Optuna pruner of the configuration, if any: its trials
+        have the value of each rung as the intermediate value of its epoch. Attributes that the
+        pruner gives a trial (successive halving and Hyperband do) are as durable as the trial.
     ensemble_size
-        Number of good trials that the search has to find: at least as many continue from each
-        rung, and the learning-curve rule stops trials that will hardly be among them.
+        Number of good trials that the search has to find: at least as many continue from each rung.
     """
 
     def __init__(
@@ -241,8 +155,6 @@ class Rungs:
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
         self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
         self._passed: dict[int, int] = {}
-        # One more than the ensemble needs, since a trial is not compared with itself.
-        self._leaders: list[tuple[float, int]] = []
 
     def epochs(self, number: int) -> tuple[int, ...]:
         """Return the epochs at which a trial is judged; the last is its end."""
@@ -273,7 +185,7 @@ class Rungs:
         value
             First objective of the trial's best weights so far; never NaN.
         curve
-            Validation curve ``[(epoch, value), ...]`` so far, for patience and extrapolation.
+            Validation curve ``[(epoch, value), ...]`` so far, for patience.
 
         Returns
         -------
@@ -287,7 +199,8 @@ class Rungs:
             return "complete"
         if self._passed.get(number, -1) >= rung:
             return "goes_on"
-        if self._gives_up(number, self._cost(value), curve):
+        patience = self._config.patience
+        if patience is not None and has_stalled(curve, patience.epochs):
             self._wait_no_longer(number)
             return "stops"
         if self._config.rungs == "promotion":
@@ -369,48 +282,34 @@ class Rungs:
             raise ValueError(f"trial {number} reported NaN; a trial that diverged has failed")
         ranking = self._rankings[self.bracket(number)][rung]
         ranking.enter(number, self._cost(value))
-        self._lead(number, self._cost(value))
         return ranking
 
     def _cost(self, value: float) -> float:
         """Return the value, negated if the objective is maximised, so that smaller is better."""
         return -value if self._maximises else value
 
-    def _lead(self, number: int, value: float) -> None:
-        for i, (other_value, other) in enumerate(self._leaders):
-            if other == number:
-                if other_value <= value:
-                    return
-                del self._leaders[i]
-                break
-        bisect.insort(self._leaders, (value, number))
-        del self._leaders[self._size + 1 :]
-
     def _is_good_enough(self, ranking: Ranking, number: int, epoch: int, value: float) -> bool:
         if self._pruner is not None:
             assert self._study is not None
-            trial = copy.copy(self._study.get_trials(deepcopy=False)[number])
-            trial.intermediate_values = {**trial.intermediate_values, epoch: value}
-            return not self._pruner.prune(self._study, trial)
+            return not self._pruner.prune(self._study, self._trial(number, epoch, value))
         if self._config.rungs == "none":
             return True
         wanted = 1 if self._config.rungs == "hyperband" else self._size
         if len(ranking.continued) < wanted:
             return True
+        predict = getattr(self._study and self._study.sampler, "continues", None)
+        if predict is not None and self._config.rungs == "stopping":
+            continues = predict(self._study, self._trial(number, epoch, value), self._size)
+            if continues is not None:
+                return bool(continues)
         return ranking.among_best(number, self._config.reduction_factor)
 
-    def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
-        """Return True if patience or the extrapolated learning curve stops a trial."""
-        patience, extrapolated = self._config.patience, self._config.learning_curve
-        if patience is not None and has_stalled(curve, patience.epochs):
-            return True
-        if extrapolated is None:
-            return False
-        others = [other_value for other_value, other in self._leaders if other != number]
-        if len(others) < self._size or value <= others[self._size - 1]:
-            return False
-        chance = chance_to_beat(curve, self._num_epoch, others[self._size - 1])
-        return chance < 1 - extrapolated.probability
+    def _trial(self, number: int, epoch: int, value: float) -> FrozenTrial:
+        """Return a trial of the study with its newest report."""
+        assert self._study is not None
+        trial = copy.copy(self._study.get_trials(deepcopy=False)[number])
+        trial.intermediate_values = {**trial.intermediate_values, epoch: value}
+        return trial
 
 
 def bracket_shares(rungs: int, reduction_factor: int) -> list[int]:

@@ -208,7 +208,7 @@ class Search:
         # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
-        self._sampler = sampler_of(config, seed)
+        self._sampler = sampler_of(config, seed, rung_epochs=config.rung_epochs(num_epoch))
         self._study.sampler = self._sampler
         self._complete(trials)
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
@@ -460,7 +460,7 @@ def rehearse(config: SearchConfig) -> None:
         for limit in config.constraints:
             trial.set_constraint(limit, float(number % 3 - 1))
         value = float(number)
-        prunes = config.rungs != "none" or config.patience or config.learning_curve
+        prunes = config.rungs != "none" or config.patience
         if number % 5 == 4 and prunes:
             # As Search does it, for several objectives too.
             study._storage.set_trial_intermediate_value(trial._trial_id, 1, value)

@@ -9,8 +9,8 @@ from scipy.optimize import approx_fprime
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
-from hydragnn_flow.search.samplers.encoding import UnitCube
-from hydragnn_flow.search.samplers.proposer import GaussianProcess, Proposer, log_gain
+from hydragnn_flow.search.samplers.encoding import KnownTrial, UnitCube
+from hydragnn_flow.search.samplers.proposer import GaussianProcess, Proposer, Rows, log_gain
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),
@@ -53,6 +53,11 @@ def process_and_data():
     return GaussianProcess(np.array([0, 1, 2])), points, (values - values.mean()) / values.std()
 
 
+def whole(points, values):
+    """Values at the only rung."""
+    return Rows(points, values, np.zeros(len(values), int), np.arange(len(values)))
+
+
 def test_distances_of_features():
     """Both ends of a number, conditional or not, and any two values of a choice: 1.
 
@@ -81,19 +86,21 @@ def test_distances_of_features():
     np.testing.assert_allclose(distances[7:10, 10], np.sqrt(0.5))
 
 
-def test_the_gradient_of_the_posterior_is_its_slope():
+@pytest.mark.parametrize("rungs", [1, 3])
+def test_the_gradient_of_the_posterior_is_its_slope(rungs):
     _, points, values = process_and_data()
-    process = GaussianProcess(np.array([0, 1, 1]))
-    logs = np.array([-0.4, 0.3, 0.2, -3.0])
-    _, gradient = process._loss(logs, points, values)
-    slope = approx_fprime(logs, lambda x: process._loss(x, points, values)[0], 1e-6)
+    process = GaussianProcess(np.array([0, 1, 1]), rungs)
+    rows = Rows(points, values, np.arange(40) % rungs, np.arange(40) // rungs)
+    logs = process._expected + 0.3 * np.random.default_rng(1).standard_normal(len(process._logs))
+    _, gradient = process._loss(logs, rows)
+    slope = approx_fprime(logs, lambda x: process._loss(x, rows)[0], 1e-6)
     np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-3)
 
 
 def test_the_process_learns_a_function():
     process, points, values = process_and_data()
-    process.fit(points[:30], values[:30])
-    process.condition(points[:30], values[:30], points[:0])
+    process.fit(whole(points[:30], values[:30]))
+    process.condition(whole(points[:30], values[:30]), points[:0])
     mean, deviation = process.predict(points[30:])
     assert np.abs(mean - values[30:]).mean() < 0.15
     assert np.all(np.abs(mean - values[30:]) < 4 * deviation + 0.02)
@@ -101,15 +108,68 @@ def test_the_process_learns_a_function():
 
 def test_a_pending_point_takes_away_variance_and_leaves_the_mean():
     process, points, values = process_and_data()
-    process.condition(points[:20], values[:20], points[:0])
+    process.condition(whole(points[:20], values[:20]), points[:0])
     mean, deviation = process.predict(points[20:])
     process.believe(points[20])
     believed = process.predict(points[20:])
     np.testing.assert_allclose(believed[0], mean, atol=1e-9)
     assert believed[1][0] < 0.9 * deviation[0]
     assert np.all(believed[1] <= deviation + 1e-9)
-    process.condition(points[:20], values[:20], points[20:21])
+    process.condition(whole(points[:20], values[:20]), points[20:21])
     np.testing.assert_allclose(process.predict(points[20:]), believed, atol=1e-7)
+
+
+def trained(misleading, count=60):
+    """Values at two rungs; every third trial is trained to its end."""
+    random = np.random.default_rng(3)
+    points = random.random((count, 2))
+    end = np.sin(5 * points[:, 0]) + 0.02 * random.standard_normal(count)
+    first = (points[:, 1] if misleading else 0.6 * end) + 3.0
+    known = np.flatnonzero(np.arange(count) % 3 == 0)
+    trials = np.append(np.arange(count), known)
+    rungs = np.append(np.zeros(count, int), np.ones(len(known), int))
+    rows = Rows(points[trials], np.append(first, end[known]), rungs, trials)
+    return points, end, rows
+
+
+def error_at_the_end(rows, points, end):
+    process = GaussianProcess(np.array([0, 1]), 2)
+    process.fit(rows)
+    process.condition(rows, points[:0])
+    rest = np.setdiff1d(np.arange(len(end)), rows.trials[rows.rungs == 1])
+    mean, deviation = process.predict(points[rest], rest)
+    assert np.abs((mean - end[rest]) / deviation).mean() < 2
+    return np.sqrt(np.mean((mean - end[rest]) ** 2))
+
+
+def test_a_rung_teaches_what_it_has_in_common_with_the_end():
+    """And a misleading one does little harm."""
+    for misleading in (False, True):
+        points, end, rows = trained(misleading)
+        alone = Rows(*(column[rows.rungs == 1] for column in rows))
+        ratio = error_at_the_end(rows, points, end) / error_at_the_end(alone, points, end)
+        assert ratio < (1.5 if misleading else 0.8)
+
+
+def halfway(rates, losses, epochs=(1, 9)):
+    """A search of one number: five trained trials, and others at the first rung."""
+    proposer = Proposer({"x": Parameter(float=(0, 1))}, 1, epochs)
+    ended = [
+        KnownTrial({"x": x}, [(x - 0.3) ** 2], [(0, 1 + (x - 0.3) ** 2)])
+        for x in (0.05, 0.3, 0.5, 0.75, 1.0)
+    ]
+    rest = [
+        KnownTrial({"x": x}, [math.nan], [(0, loss)]) for x, loss in zip(rates, losses, strict=True)
+    ]
+    return proposer, ended + rest
+
+
+def test_a_trial_goes_on_while_its_epochs_gain_more_than_new_ones():
+    proposer, known = halfway([0.9, 0.28], [1.36, 1.0])
+    assert not proposer.continues(known, [], 5, 1, seed=0)
+    assert proposer.continues(known, [], 5, 6, seed=0), "fewer are complete than are wanted"
+    proposer, known = halfway([0.25], [0.2])
+    assert proposer.continues(known, [], 5, 1, seed=0), "far better than any at its rung"
 
 
 def test_proposals_beat_chance_in_a_conditional_space():
@@ -117,14 +177,14 @@ def test_proposals_beat_chance_in_a_conditional_space():
         own = (trial["share"] - 0.5) ** 2 if trial["kind"] == "one" else 0.5
         return own + 0.1 * (math.log10(trial["rate"]) + 3) ** 2 + 0.02 * abs(trial["depth"] - 5)
 
-    finished = [(trial, [loss(trial)]) for trial in random_trials(20)]
+    finished = [KnownTrial(trial, [loss(trial)]) for trial in random_trials(20)]
     proposer = Proposer(SPACE)
     for seed in range(30):
         for trial in proposer.propose(finished, [], 1, seed):
             assert list(trial) == active(SPACE, trial)
-            finished.append((trial, [loss(trial)]))
+            finished.append(KnownTrial(trial, [loss(trial)]))
     chance = min(loss(trial) for trial in random_trials(50))
-    assert min(value for _, [value] in finished) < 0.1 * chance
+    assert min(trial.numbers[0] for trial in finished) < 0.1 * chance
 
 
 def test_branches_take_turns_however_poor_they_look():
@@ -138,7 +198,7 @@ def test_branches_take_turns_however_poor_they_look():
     names = [list(space)[branch.column] for branch in cube.branches()]
     assert names == ["kind", "kind", "sort", "sort"]
     finished = [
-        (trial, [{"good": 0.0, "poor": 9.0}[trial["kind"]] + 0.1 * trial["x"]])
+        KnownTrial(trial, [{"good": 0.0, "poor": 9.0}[trial["kind"]] + 0.1 * trial["x"]])
         for trial in random_trials(40, space)
     ]
     # With as many trials before each time: these end, and are asked for, in groups.
@@ -153,7 +213,7 @@ def test_branches_take_turns_however_poor_they_look():
 def test_running_trials_spread_what_is_proposed():
     """The same point again would say nothing new, though the mean is least there."""
     space = {"x": Parameter(float=(0, 1))}
-    finished = [({"x": x}, [(x - 0.6) ** 2]) for x in np.linspace(0, 1, 6)]
+    finished = [KnownTrial({"x": x}, [(x - 0.6) ** 2]) for x in np.linspace(0, 1, 6)]
     found = [trial["x"] for trial in Proposer(space).propose(finished, [], 6, seed=0)]
     assert np.diff(np.sort(found)).min() > 0.002
 
@@ -161,7 +221,7 @@ def test_running_trials_spread_what_is_proposed():
 def test_nothing_is_tried_twice_while_there_is_something_new():
     space = {"a": Parameter(choices=(1, 2, 3)), "b": Parameter(int=(1, 4))}
     trials = [{"a": a, "b": b} for a in (1, 2, 3) for b in (1, 2, 3, 4)]
-    finished = [(trials[0], [1.0]), (trials[5], [0.1])]
+    finished = [KnownTrial(trials[0], [1.0]), KnownTrial(trials[5], [0.1])]
     proposals = Proposer(space).propose(finished, trials[1:4], 8, seed=0)
     seen = [trials[0], trials[5], *trials[1:4], *proposals[:7]]
     assert all(seen.count(trial) == 1 for trial in trials)
@@ -171,7 +231,8 @@ def test_nothing_is_tried_twice_while_there_is_something_new():
 @pytest.mark.parametrize("losses", [[0.3], [0.3] * 12, [1e-9, *[1e30] * 9], [-1e30, *range(11)]])
 def test_odd_losses_do_no_harm(losses):
     finished = [
-        (trial, [loss]) for trial, loss in zip(random_trials(len(losses)), losses, strict=True)
+        KnownTrial(trial, [loss])
+        for trial, loss in zip(random_trials(len(losses)), losses, strict=True)
     ]
     for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
         assert list(trial) == active(SPACE, trial)
@@ -194,9 +255,9 @@ def test_a_branch_with_nothing_left_to_gain_is_left():
         "step": Parameter(int=(0, 60), when={"kind": ("tried",)}),
         "x": Parameter(float=(0, 1), when={"kind": ("rough",)}),
     }
-    tried = [({"kind": "tried", "step": i}, [1 + 0.01 * i]) for i in range(0, 60, 3)]
+    tried = [KnownTrial({"kind": "tried", "step": i}, [1 + 0.01 * i]) for i in range(0, 60, 3)]
     known = (0.02, 0.1, 0.2, 0.3, 0.4, 0.7, 0.8, 0.97)
-    rough = [({"kind": "rough", "x": x}, [2 + math.sin(9 * x)]) for x in known]
+    rough = [KnownTrial({"kind": "rough", "x": x}, [2 + math.sin(9 * x)]) for x in known]
     proposals = Proposer(space).propose(tried + rough, [], 4, 0)
     assert [trial["kind"] for trial in proposals[1:]] == ["rough"] * 3
 
@@ -208,7 +269,10 @@ def test_turns_of_a_branch_hardly_tried_are_quasi_random():
         **{f"x.{i}": Parameter(float=(0, 1), when={"kind": ("new",)}) for i in range(6)},
     }
     middle = {f"x.{i}": 0.5 for i in range(6)}
-    finished = [({"kind": "good"}, [0.0]), ({"kind": "new", **middle}, [1.0])]
+    finished = [
+        KnownTrial({"kind": "good"}, [0.0]),
+        KnownTrial({"kind": "new", **middle}, [1.0]),
+    ]
     # The fifth proposal is the new branch's turn.
     turns = [Proposer(space).propose(finished, [], 5, seed)[4] for seed in range(4)]
     units = np.array([[trial[f"x.{i}"] for i in range(6)] for trial in turns])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-from hydragnn_flow.search.rungs import Rungs, bracket_shares
+from hydragnn_flow.search.rungs import Rungs, bracket_shares, has_stalled
 
 NUM_EPOCH = 20
 RUNGS = (2, 6, 18, 20)
@@ -259,14 +259,12 @@ def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer(
     assert rungs.waiting() == []
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(1, "stops"), (2, "goes_on")])
-def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better(size, verdict):
-    rungs = made(size, rungs="none", learning_curve={"probability": 0.95})
-    hopeless = [(epoch, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
-    value = hopeless[-1][1]
-    assert rungs.report(0, 2, value, hopeless) == "goes_on"
-    assert rungs.report(1, 2, 1.0, hopeless) == "goes_on"
-    assert rungs.report(2, 2, value + 0.01, hopeless) == verdict
+@given(losses=st.lists(st.integers(0, 9), min_size=1, max_size=30), epochs=st.integers(1, 10))
+def test_stalled_means_the_minimum_is_that_old(losses, epochs):
+    first_minimum = losses.index(min(losses))
+    expected = len(losses) - 1 - first_minimum >= epochs
+    assert has_stalled([*enumerate(losses, start=1)], epochs) == expected
+    assert not has_stalled([], 1)
 
 
 PRUNERS = [

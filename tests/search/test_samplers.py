@@ -26,12 +26,12 @@ from optuna.trial import TrialState
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import SAMPLERS
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.records import PASSED, PROMOTES, suggest
+from hydragnn_flow.search.records import Outcome, suggest
 from hydragnn_flow.search.samplers import auto
 from hydragnn_flow.search.samplers.auto import AutoSampler, BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.proposer import Proposer
-from hydragnn_flow.search.study import rehearse
+from hydragnn_flow.search.study import Search, rehearse
 from hydragnn_flow.testing.samplers import SamplerSuite
 
 SPACE = {
@@ -123,8 +123,8 @@ class Lazy(optuna.samplers.RandomSampler):
         raise RuntimeError("no\nidea")
 
 
-def test_a_pruned_trial_counts_as_no_better_than_the_median():
-    """Nor does a limit of what it had cost so far tell what it would have."""
+def test_what_is_known_of_trials():
+    """Losses at rungs, of running trials too; a limit of what a trial had cost only if exceeded."""
     study = optuna.create_study()
     for value in (1.0, 2.0, 6.0):
         study.tell(study.ask(), value)
@@ -134,22 +134,30 @@ def test_a_pruned_trial_counts_as_no_better_than_the_median():
         trial.set_constraint("gcd_hours", value - 1)
         study.tell(trial, state=TrialState.PRUNED)
     study.tell(study.ask(), state=TrialState.FAIL)
-    finished = auto._finished(study.get_trials(), study.directions)
-    assert [value for _, [value, _] in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
-    assert [excess for _, [_, excess] in finished if excess == excess] == [3.0]
+    running = [study.ask() for _ in range(2)]
+    running[1].report(3.0, step=1)
+    known = auto._known(study.get_trials(), study.directions, (1, 3, 9))
+    assert list(known) == [0, 1, 2, 3, 4, 5, 7]
+    ends = {number: trial.numbers[0] for number, trial in known.items()}
+    ends = {number: value for number, value in ends.items() if value == value}
+    assert ends == {0: 1.0, 1: 2.0, 2: 6.0, 5: 6.0}
+    reports = {number: trial.reports for number, trial in known.items() if trial.reports}
+    assert reports == {3: [(0, 0.5)], 4: [(0, 4.0)], 7: [(0, 3.0)]}
+    excesses = [trial.numbers[1] for trial in known.values()]
+    assert [excess for excess in excesses if excess == excess] == [3.0]
 
 
-def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
-    asked: list[tuple[list[float], int]] = []
+def test_a_trial_that_has_reported_is_known_and_does_not_count_as_running(monkeypatch):
+    asked: list[tuple[int, int]] = []
     propose = Proposer.propose
 
-    def noted(self, finished, running, *rest):
-        asked.append(([numbers[0] for _, numbers in finished], len(running)))
-        return propose(self, finished, running, *rest)
+    def noted(self, known, running, *rest):
+        asked.append((len(known), len(running)))
+        return propose(self, known, running, *rest)
 
     monkeypatch.setattr(Proposer, "propose", noted)
-    study = optuna.create_study(sampler=AutoSampler(SPACE, seed=0, wait=True))
-    study.set_user_attr(PROMOTES, True)
+    sampler = AutoSampler(SPACE, seed=0, wait=True, rung_epochs=(2, 6))
+    study = optuna.create_study(sampler=sampler)
     for number in range(12):
         trial = study.ask()
         suggest(trial, SPACE)
@@ -157,10 +165,36 @@ def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
             study.tell(trial, 1.0 + number)
         elif number < 10:
             trial.report(0.5 * number, step=2)
-    assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5], 1)
-    optuna.Trial(study, 9).set_user_attr(PASSED, 0)
-    suggest(study.ask(), SPACE)
-    assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0], 3)
+    assert asked[-1] == (10, 1)
+
+
+def test_a_search_asks_for_verdicts_unless_trials_are_short(tmp_path, monkeypatch):
+    """The ranking decides otherwise, and of the first at each rung."""
+    asked = []
+    continues = Proposer.continues
+
+    def noted(self, known, running, row, *rest):
+        asked.append(continues(self, known, running, row, *rest))
+        return asked[-1]
+
+    monkeypatch.setattr(Proposer, "continues", noted)
+    for wait in (True, False):
+        settings = {"trials": 9, "space": SPACE, "sampler": {"type": "auto", "wait": wait}}
+        config = SearchConfig.model_validate({**settings, "where": ["rate < 0.05"]})
+        with Search(tmp_path / f"{wait}.log", config, 18, seed=0) as search:
+            for number in range(24):
+                value, begun = loss(search.ask().parameters), len(asked)
+                for rung in range(3):
+                    verdict = search.report(number, rung, Outcome((value + 2 - rung,)))
+                    if len(asked) > begun + rung:
+                        assert verdict == ("goes_on" if asked[-1] else "stops")
+                    if verdict != "goes_on":
+                        break
+            assert {"complete", "pruned"} == set(search.states)
+        if wait:
+            assert {True, False} == set(asked)
+            count = len(asked)
+    assert len(asked) == count
 
 
 def test_batched_tpe_takes_over(monkeypatch):
@@ -173,7 +207,7 @@ def test_batched_tpe_takes_over(monkeypatch):
 
 
 def test_proposals_spread_along_the_front_and_keep_to_limits():
-    """Half of random trials exceed the limit, which is where both objectives are best."""
+    """Half of random trials exceed the limit, where both objectives are best: just at it."""
     space = {"x": Parameter(float=(0, 1)), "y": Parameter(float=(0, 1))}
 
     def fronts(sampler):
@@ -188,11 +222,11 @@ def test_proposals_spread_along_the_front_and_keep_to_limits():
             else:
                 study.tell(trial, [(x - 0.3) ** 2 + y, -((x - 0.7) ** 2) - y])
         later = study.trials[10:]
-        held = [trial for trial in later if trial.constraints["sum"] <= 0]
+        held = [trial for trial in later if trial.constraints["sum"] <= 0.01]
         front = np.array([trial.values for trial in study.best_trials]) * [1, -1]
         return len(held) / len(later), compute_hypervolume(front, np.ones(2))
 
-    held, volume = fronts(AutoSampler(space, seed=0, wait=True))
+    held, volume = fronts(AutoSampler(space, seed=0, wait=True, rung_epochs=(1, 2)))
     chance, random = fronts(optuna.samplers.RandomSampler(seed=0))
     assert held > 0.8 > chance
     assert volume > random
@@ -238,6 +272,26 @@ def test_long_trials_wait_for_proposals_that_know_all_results(monkeypatch):
             study = optuna.create_study(sampler=sampler)
             suggested.append(run(study, 14))
     assert suggested[0] == suggested[1]
+
+
+def test_verdicts_of_the_process_beside_the_driver(monkeypatch):
+    monkeypatch.setattr(auto, "MOST_SECONDS", 120.0)  # for the process to start
+    hours = itertools.count(0, 36_000)
+    verdicts = []
+    for settings in ({"clock": lambda: float(next(hours))}, {"wait": True}):
+        with automatic(seed=0, rung_epochs=(1, 9), **settings) as sampler:
+            study = optuna.create_study(sampler=sampler)
+            run(study, 12)
+            verdicts.append([])
+            for value in (9.0, 0.001):
+                trial = study.ask()
+                suggest(trial, SPACE)
+                trial.report(value, step=1)
+                frozen = study.get_trials()[trial.number]
+                verdicts[-1].append(sampler.continues(study, frozen, 1))
+            assert sampler.continues(study, frozen, 99)
+    assert verdicts[0] == verdicts[1]
+    assert None not in verdicts[0]
 
 
 def test_batched_tpe_takes_over_when_the_process_dies(caplog):

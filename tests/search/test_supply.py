@@ -1,7 +1,6 @@
 """Proposals on demand where trials are long, ahead where they are short; on a simulated clock."""
 
 import heapq
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from search_race.engines import Awaited, Clock
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.samplers import auto as supply
 from hydragnn_flow.search.samplers.auto import Proposals, Supply
+from hydragnn_flow.search.samplers.encoding import KnownTrial
 
 SPACE = {"known": Parameter(int=(0, 10_000))}
 
@@ -22,11 +22,11 @@ class Counting:
         self.clock, self.seconds, self.free = clock, seconds, 0.0
         self.requests = 0
 
-    def propose(self, finished, running, count, seed):
+    def propose(self, known, running, count, seed):
         self.requests += 1
         took = count * self.seconds
         self.free = max(self.free, self.clock.now) + took
-        return Awaited(self.clock, self.free, Proposals([{"known": len(finished)}] * count, took))
+        return Awaited(self.clock, self.free, Proposals([{"known": len(known)}] * count, took))
 
     def close(self): ...
 
@@ -36,7 +36,7 @@ def campaign(trial_seconds, proposing, in_flight, trials):
     clock = Clock()
     asked = Supply(lambda: Counting(clock, proposing), clock)
     running: list[tuple[float, int]] = []
-    finished: list[tuple[dict[str, Any], float]] = []
+    finished: list[KnownTrial] = []
     stale, waited, missing = [], 0.0, 0
     for number in range(in_flight):
         asked.begun(number)
@@ -45,7 +45,7 @@ def campaign(trial_seconds, proposing, in_flight, trials):
         end, ended = heapq.heappop(running)
         clock.now = max(clock.now, end)
         asked.ended(ended)
-        finished.append(({}, 0.0))
+        finished.append(KnownTrial({}, [0.0]))
         before = clock.now
         proposal = asked.take(finished, [{}] * len(running), seed=number)
         waited += clock.now - before

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -18,15 +18,22 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
-from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
+from hydragnn_flow.search.records import FIXED
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
-from hydragnn_flow.search.samplers.encoding import Finished, Running, Space, UnitCube, Values
+from hydragnn_flow.search.samplers.encoding import (
+    Known,
+    KnownTrial,
+    Running,
+    Space,
+    UnitCube,
+    Values,
+)
 from hydragnn_flow.search.samplers.proposer import Proposer
 
 MOST_IDLE = 0.01
 """Largest fraction of a trial's time to wait for a proposal that takes all results into account."""
 MOST_BUSY = 0.25
-"""Largest fraction of its time that the driver may spend on waiting for proposals."""
+"""Largest fraction of its time that the driver may wait for proposals, and again for verdicts."""
 MOST_SECONDS = 2.0
 """Longest single wait of the driver for a proposal [s], as it also records results and sends
 segments."""
@@ -43,13 +50,16 @@ class Proposals(NamedTuple):
 class Background(Protocol):
     """Process that proposes trials next to the driver."""
 
-    def propose(
-        self, finished: Finished, running: Running, count: int, seed: int
-    ) -> Future[Proposals]:
+    def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
         """Call `Proposer.propose` in the process; return a future of the proposals.
 
         The future raises `ProcessDied` if the process ends without an answer.
         """
+
+    def continues(
+        self, known: Known, running: Running, row: int, wanted: int, seed: int
+    ) -> Future[bool]:
+        """Call `Proposer.continues` in the process; return a future of its answer."""
 
     def close(self) -> None:
         """End the process; it is gone when this returns."""
@@ -64,9 +74,11 @@ class BackgroundProposer:
         Domain of each parameter by dotted path, after the parameters that its condition names.
     objectives
         Number of objectives.
+    epochs
+        Epochs at which trials are judged, the end of a training last.
     """
 
-    def __init__(self, space: Space, objectives: int) -> None:
+    def __init__(self, space: Space, objectives: int, epochs: Sequence[int] = (1,)) -> None:
         self._process = JsonProcess(
             "hydragnn_flow.search.samplers.proposer",
             str(os.getpid()),
@@ -75,7 +87,7 @@ class BackgroundProposer:
         # This thread writes and waits, so a full pipe cannot block the driver.
         self._thread = ThreadPoolExecutor(max_workers=1)
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        first = {"space": domains, "objectives": objectives}
+        first = {"space": domains, "objectives": objectives, "epochs": list(epochs)}
         self._thread.submit(self._process.send, first)
 
     @property
@@ -83,30 +95,37 @@ class BackgroundProposer:
         """Process id of the child."""
         return self._process.pid
 
-    def propose(
-        self, finished: Finished, running: Running, count: int, seed: int
-    ) -> Future[Proposals]:
-        request = {"finished": finished, "running": running, "count": count, "seed": seed}
-        return self._thread.submit(self._call, request)
+    def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
+        request = {"known": known, "running": running, "count": count, "seed": seed}
+        return self._thread.submit(lambda: Proposals(**self._call(request)))
+
+    def continues(
+        self, known: Known, running: Running, row: int, wanted: int, seed: int
+    ) -> Future[bool]:
+        request = {"known": known, "running": running, "row": row, "wanted": wanted, "seed": seed}
+        return self._thread.submit(lambda: bool(self._call(request)["continues"]))
 
     def close(self) -> None:
         self._process.kill()
         self._thread.shutdown()
         self._process.close()
 
-    def _call(self, request: Mapping[str, Any]) -> Proposals:
+    def _call(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._process.send(request)
         answer = self._process.receive()
         assert answer is not None  # without a time limit
-        return Proposals(**answer)
+        return answer
 
 
 class Supply:
-    """Source of proposals: computed on request if trials are long, made ahead if they are short.
+    """Source of proposals and verdicts of the process that proposes.
+
+    Proposals are computed on request if trials are long, and made ahead if they are short.
 
     A proposal on request takes every result into account. It is computed in 0.1 s to 4 s, for which
     the driver waits if neither it nor the machine is idle for much of the time. Otherwise the
     driver takes a proposal that was made ahead, when a few results were missing, and never waits.
+    A verdict takes as long as a proposal, and is not waited for either if trials are short.
 
     Parameters
     ----------
@@ -137,25 +156,23 @@ class Supply:
             self._ended += 1
             self._trial_seconds += self._clock() - start
 
-    def patience(self, in_flight: int) -> float:
-        """Return how long the driver may wait for a proposal while ``in_flight`` trials run [s].
-
-        It is 0 before a trial has ended.
-        """
+    @property
+    def patience(self) -> float:
+        """Longest time to wait for a proposal or a verdict now [s]; 0 before a trial has ended."""
         if not self._ended:
             return 0.0
         mean = self._trial_seconds / self._ended
-        return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(in_flight, 1))
+        return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(len(self._begun), 1))
 
-    def take(self, finished: Finished, running: Running, seed: int) -> Values | None:
+    def take(self, known: Known, running: Running, seed: int) -> Values | None:
         """Return the parameters of the next trial; None if no proposal is ready in time.
 
         Parameters
         ----------
-        finished
-            Parameters and numbers of each ended trial, at least one.
+        known
+            Trials of which something is known, at least one.
         running
-            Parameters of each trial whose loss is not known yet.
+            Parameters of each trial of which nothing is known yet.
         seed
             Seed of the points at which the search for a proposal starts.
 
@@ -164,23 +181,40 @@ class Supply:
         ProcessDied
             If the process has ended.
         """
-        if self._background is None:
-            self._background = self._make()
-        self._collect()
-        patience = self.patience(len(running))
+        self._begin()
+        patience = self.patience
         if self._cost > patience:
             proposal = self._ready.popleft() if self._ready else None
             # More would soon be outdated; with two, two trials can start together.
-            ahead = max(2, len(running) // 16)
+            ahead = max(2, len(self._begun) // 16)
             if self._coming is None and len(self._ready) < ahead:
                 begun = [*running, *self._ready, *([proposal] if proposal else [])]
-                self._request(finished, begun, ahead, seed)
+                self._request(known, begun, ahead, seed)
             return proposal
-        if not (self._ready and self._made_with == len(finished)):
+        if not (self._ready and self._made_with == _size(known)):
             if self._coming is None:
-                self._request(finished, running, 1, seed)
+                self._request(known, running, 1, seed)
             self._wait(patience)
         return self._ready.popleft() if self._ready else None
+
+    def continues(
+        self, known: Known, running: Running, row: int, wanted: int, seed: int
+    ) -> bool | None:
+        """Return `Proposer.continues`, or None if that takes too long.
+
+        Raises
+        ------
+        ProcessDied
+            If the process has ended.
+        """
+        background = self._begin()
+        if self._cost > self.patience:
+            return None
+        try:
+            answer = background.continues(known, running, row, wanted, seed)
+            return answer.result(self.patience)
+        except TimeoutError:
+            return None
 
     def close(self) -> None:
         """End the process that proposes, and drop the proposals made ahead."""
@@ -190,10 +224,16 @@ class Supply:
             self._background.close()
             self._background = None
 
-    def _request(self, finished: Finished, running: Running, count: int, seed: int) -> None:
+    def _begin(self) -> Background:
+        if self._background is None:
+            self._background = self._make()
+        self._collect()
+        return self._background
+
+    def _request(self, known: Known, running: Running, count: int, seed: int) -> None:
         assert self._background is not None
-        self._asked_with = len(finished)
-        self._coming = self._background.propose(finished, running, count, seed)
+        self._asked_with = _size(known)
+        self._coming = self._background.propose(known, running, count, seed)
 
     def _wait(self, seconds: float) -> None:
         assert self._coming is not None
@@ -213,6 +253,11 @@ class Supply:
         self._cost = proposals.seconds / len(proposals.values)
 
 
+def _size(known: Known) -> int:
+    """Return the number of losses that are known."""
+    return sum(1 + len(trial.reports) for trial in known)
+
+
 MOST_TRIALS = 2000
 """Number of trials beyond which batched TPE makes all proposals. It is as good as the Gaussian
 process with that many trials, at hardly any cost."""
@@ -220,9 +265,8 @@ N_START = 8
 """Number of quasi-random trials before the first proposal, whatever the number of parameters. With
 two for each parameter, a search of sixty trials would be half over before it learns."""
 
-_WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
-
 _logger = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 
 class AutoSampler(BatchedTPESampler):
@@ -244,6 +288,8 @@ class AutoSampler(BatchedTPESampler):
         Suggestions then depend only on the seed and the history.
     background
         Function that starts the process of the Gaussian process.
+    rung_epochs
+        Epochs at which trials are judged, the end of a training last.
     clock
         Clock that measures how long trials take [s].
     """
@@ -254,7 +300,8 @@ class AutoSampler(BatchedTPESampler):
         *,
         seed: int,
         wait: bool = False,
-        background: Callable[[Space, int], Background] = BackgroundProposer,
+        rung_epochs: Sequence[int] = (1,),
+        background: Callable[[Space, int, Sequence[int]], Background] = BackgroundProposer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(seed=seed)
@@ -265,7 +312,8 @@ class AutoSampler(BatchedTPESampler):
         self._handed_over = False
         self._proposer: Proposer | None = None
         self._objectives = 1
-        self._supply = Supply(lambda: background(self._space, self._objectives), clock)
+        self._epochs = rung_epochs
+        self._supply = Supply(lambda: background(space, self._objectives, rung_epochs), clock)
 
     def close(self) -> None:
         """End the separate process; from then on batched TPE proposes."""
@@ -317,16 +365,17 @@ class AutoSampler(BatchedTPESampler):
             return super().sample_relative(study, trial, search_space)
         if trial.number < N_START:
             return self._start(trial.number)
-        trials = study.get_trials(deepcopy=False)
-        if PROMOTES in study.user_attrs:
-            trials = [as_pruned(other) if waits(other) else other for other in trials]
-        self._objectives = len(study.directions)
-        finished = _finished(trials, study.directions)
-        if finished:
-            proposal = self._take(trial, trials, finished)
+        found, running = self._seen(study, trial)
+        known, seed = list(found.values()), self._seed * 100_003 + trial.number
+        if known:
+            proposal = (
+                self._own().propose(known, running, 1, seed)[0]
+                if self._wait
+                else self._beside(lambda: self._supply.take(known, running, seed))
+            )
             if proposal is not None:
                 return proposal
-        if len(finished) < N_START:
+        if len(known) < N_START:
             return self._start(trial.number)
         search_space = super().infer_relative_search_space(study, trial)
         return super().sample_relative(study, trial, search_space)
@@ -334,70 +383,93 @@ class AutoSampler(BatchedTPESampler):
     def _start(self, number: int) -> Values:
         return self._cube.decode(self._quasi_random[number])
 
-    def _take(
-        self, trial: FrozenTrial, trials: Sequence[FrozenTrial], finished: Finished
-    ) -> Values | None:
-        """Return a proposal of the Gaussian process; None if none is ready or its process died."""
+    def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
+        """Return `Proposer.continues` for a trial with its newest report.
+
+        The quasi-random trials continue, to show all over the space how ends differ from rungs.
+        None if the Gaussian process cannot tell: there are several objectives, no trial is
+        complete, batched TPE proposes, or trials are too short to wait for the answer.
+        """
+        if self._handed_over or len(study.directions) > 1:
+            return None
+        if trial.number < N_START:
+            return True
+        found, running = self._seen(study, trial)
+        known, seed = list(found.values()), self._seed * 100_003 + trial.number
+        if trial.number not in found or not any(math.isfinite(one.numbers[0]) for one in known):
+            return None
+        row = list(found).index(trial.number)
+        if self._wait:
+            return self._own().continues(known, running, row, wanted, seed)
+        return self._beside(lambda: self._supply.continues(known, running, row, wanted, seed))
+
+    def _seen(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, KnownTrial], Running]:
+        """Return what is known of trials, by number, and the parameters of other running trials.
+
+        ``trial`` replaces what the study has of it.
+        """
+        self._objectives = len(study.directions)
+        others = study.get_trials(deepcopy=False)
+        trials = [trial if other.number == trial.number else other for other in others]
+        found = _known(trials, study.directions, self._epochs)
         running = [
             other.params
-            for other in trials
-            if other.state == TrialState.RUNNING and other.number != trial.number
+            for other in others
+            if other.state == TrialState.RUNNING and other.number not in {*found, trial.number}
         ]
-        seed = self._seed * 100_003 + trial.number
-        if self._wait:
-            if self._proposer is None:
-                self._proposer = Proposer(self._space, self._objectives)
-            return self._proposer.propose(finished, running, 1, seed)[0]
+        return found, running
+
+    def _own(self) -> Proposer:
+        if self._proposer is None:
+            self._proposer = Proposer(self._space, self._objectives, self._epochs)
+        return self._proposer
+
+    def _beside(self, ask: Callable[[], _Answer | None]) -> _Answer | None:
+        """Ask the process beside the driver; None if it has died, and batched TPE takes over."""
         try:
-            return self._supply.take(finished, running, seed)
+            return ask()
         except ProcessDied:
             _logger.warning("The process that proposes trials has died; batched TPE takes over.")
             self.close()
             return None
 
 
-def _finished(
-    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]
-) -> list[tuple[Values, list[float]]]:
-    """Return parameters and numbers of each ended trial; empty before the first is complete.
+def _known(
+    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], epochs: Sequence[int]
+) -> dict[int, KnownTrial]:
+    """Return what is known of trials that have ended or reported at a rung, by number.
 
-    The numbers are losses, then excesses; those that are not known are NaN. A pruned trial has its
-    last value, or the median of the complete trials if that is worse, since it was worse than
-    others at its rung; nothing is known of its other objectives. A failed trial has the worst
-    losses of complete ones, which keeps proposals away from regions where networks diverge.
+    The first loss is known at every rung. A failed trial has the worst losses of complete ones,
+    which keeps proposals away from regions where networks diverge. Of several objectives nothing is
+    known before the first trial is complete.
     """
     signs = np.where([of == StudyDirection.MAXIMIZE for of in directions], -1.0, 1.0)
-    ended = [trial for trial in trials if trial.state in (*_WITH_VALUE, TrialState.FAIL)]
-    losses = np.array([_values(trial, len(signs)) for trial in ended]).reshape(-1, len(signs))
-    losses *= signs
-    states = np.array([trial.state for trial in ended])
-    complete = losses[states == TrialState.COMPLETE]
-    complete = complete[np.isfinite(complete).all(axis=1)]
-    if not len(complete):
-        return []
-    worst, middle = complete.max(axis=0), np.median(complete, axis=0)
-    pruned = states == TrialState.PRUNED
-    unknown = ~np.isfinite(losses)
-    unknown[pruned, 1:] = False
-    losses = np.where(unknown, worst, losses)
-    losses[pruned, 0] = np.maximum(losses[pruned, 0], middle[0])
-    limits = dict.fromkeys(name for trial in ended for name in trial.constraints)
-    return [
-        (trial.params, [*known, *(_excess(trial, name) for name in limits)])
-        for trial, known in zip(ended, losses.tolist(), strict=True)
-    ]
+    complete = [trial.values for trial in trials if trial.state == TrialState.COMPLETE]
+    losses = signs * np.array(complete).reshape(-1, len(signs))
+    losses = losses[np.isfinite(losses).all(axis=1)]
+    if not len(losses) and len(signs) > 1:
+        return {}
+    worst = losses.max(axis=0, initial=-np.inf)
+    limits = dict.fromkeys(name for trial in trials for name in trial.constraints)
+    known = {}
+    for trial in trials:
+        numbers, reports = np.full(len(signs), np.nan), []
+        if trial.state == TrialState.COMPLETE:
+            numbers = signs * np.array(trial.values)
+            numbers = np.where(np.isfinite(numbers), numbers, worst)
+        elif trial.state == TrialState.FAIL and len(losses):
+            numbers = worst
+        if trial.state != TrialState.FAIL:
+            at = trial.intermediate_values
+            values = [(rung, signs[0] * at.get(epoch, np.nan)) for rung, epoch in enumerate(epochs)]
+            reports = [(rung, value) for rung, value in values[:-1] if math.isfinite(value)]
+        if reports or np.isfinite(numbers).any():
+            excesses = [_excess(trial, name) for name in limits]
+            known[trial.number] = KnownTrial(trial.params, [*numbers.tolist(), *excesses], reports)
+    return known
 
 
 def _excess(trial: FrozenTrial, limit: str) -> float:
     """Return by how much a trial exceeds a limit; NaN if it might, had it not ended early."""
     excess = trial.constraints.get(limit, math.nan)
     return excess if trial.state == TrialState.COMPLETE or excess > 0 else math.nan
-
-
-def _values(trial: FrozenTrial, n: int) -> list[float]:
-    """Return the values of a trial [n_objectives]; NaN where they are not known."""
-    if trial.state == TrialState.PRUNED:
-        step = trial.last_step
-        known = math.nan if step is None else trial.intermediate_values[step]
-        return [known, *[math.nan] * (n - 1)]
-    return list(trial.values or [math.nan] * n)

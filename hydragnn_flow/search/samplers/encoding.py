@@ -21,15 +21,25 @@ from hydragnn_flow.search.records import distributions
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Space = Mapping[str, Parameter]
+Integers = NDArray[np.intp]
 Values = dict[str, Any]
 Running = Sequence[Mapping[str, Any]]
-"""Parameters of each trial whose loss is not known yet, by dotted path."""
-Finished = Sequence[tuple[Mapping[str, Any], Sequence[float]]]
-"""Parameters by dotted path, and numbers, of each ended trial.
+"""Parameters of each trial of which nothing is known yet, by dotted path."""
 
-The numbers are its losses, one for each objective, then its excesses, one for each limit. An excess
-is a value minus its limit. A number is NaN if it is not known.
-"""
+
+class KnownTrial(NamedTuple):
+    """Trial of which something is known."""
+
+    values: Mapping[str, Any]
+    """Parameters by dotted path."""
+    numbers: Sequence[float]
+    """Losses at the end, one for each objective, then its excesses, one for each limit. An excess
+    is a value minus its limit. A number is NaN if it is not known."""
+    reports: Sequence[tuple[int, float]] = ()
+    """Rung, counted from 0, and first loss, at each rung reached before the last, ascending."""
+
+
+Known = Sequence[KnownTrial]
 _FROM_ABSENT = math.sqrt(0.5)
 """Distance in the features of any value of a conditional parameter from its absence. Both ends of a
 range, and any two choices, are at distance 1 from each other."""

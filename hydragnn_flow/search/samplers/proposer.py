@@ -11,9 +11,10 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import erfcx, log_ndtr, ndtr
@@ -24,146 +25,250 @@ from hydragnn_flow.processes import end_with_parent, keep_stdout
 from hydragnn_flow.search.samplers.encoding import (
     Bools,
     Branch,
-    Finished,
     Floats,
+    Integers,
+    Known,
+    KnownTrial,
     Running,
     Space,
     UnitCube,
     Values,
 )
 
-# Smallest, expected and largest logarithm of a length, of the variance of the standardised values,
-# and of the variance of their noise.
-_LENGTH = (-4.0, 0.0, 6.0)
-_VARIANCE = (-3.0, 0.0, 3.0)
-_NOISE = (-13.8, -4.0, 1.0)
+_PRIORS = {
+    "length": (-4.0, 0.0, 6.0, 1.0),
+    "variance": (-3.0, 0.0, 3.0, 0.5),
+    "gain": (-6.0, 0.0, 2.0, 1.0),
+    "gap": (-9.0, -2.0, 3.0, 1.0),
+    "noise": (-13.8, -4.0, 1.0, 1.0),
+}
+"""Smallest, expected and largest logarithm of each kind of hyper-parameter, and the standard
+deviation of its normal prior."""
 _SMALLEST_VARIANCE = 1e-10
+_MEAN_VARIANCE = 10.0
+"""Variance of the mean value at each rung, which is hardly known before any value is."""
+_SEED_CORRELATION = 0.6
+"""Correlation of the noise of one trial at two rungs. With equal parameters and other seeds it was
+0.47 to 0.85 in three tables of recorded trainings."""
+
+
+class Rows(NamedTuple):
+    """Known values: each belongs to a rung and to a trial."""
+
+    features: Floats
+    """Features of the trial [n, n_features], each in 0..1."""
+    values: Floats
+    """Standardised values [n]."""
+    rungs: Integers
+    """Rung of each value [n], counted from 0. The last one is the end of a training."""
+    trials: Integers
+    """Number of the trial of each value [n], 0 or more."""
 
 
 class GaussianProcess:
-    """Gaussian process with a Matérn 5/2 kernel and the most probable hyper-parameters.
+    """Gaussian process of values at the rungs of trials, with the most probable hyper-parameters.
 
-    The hyper-parameters are a length for each parameter of the space, with the prior
-    lognormal(0, 1), the variance, lognormal(0, 0.5), and the noise, lognormal(-4, 1). Lengths that
-    grow with the number of dimensions (Hvarfner et al., ICML 2024, arXiv:2402.02229) made the model
-    too sure of choices that were hardly tried.
+    Values at the last rung have a Matérn 5/2 kernel and noise. One at an earlier rung is the value
+    at the end times a gain, plus the gaps from each rung to the next. Gaps depend on the parameters
+    by a Matérn kernel with other lengths (after Kennedy and O'Hagan, Biometrika 87, 1 (2000)). So a
+    rung where other trials are good than at the end teaches little. The noise of one trial is
+    correlated over its rungs. Each rung has a mean of its own.
+
+    The logarithms of the hyper-parameters have normal priors: of a length for each parameter of the
+    space, another one for gaps, the variance, the gain and the relative variance of the gap of each
+    rung but the last, and the noise of each rung. Lengths that grow with the number of dimensions
+    (Hvarfner et al., ICML 2024, arXiv:2402.02229) made the model too sure of choices that were
+    hardly tried.
 
     Parameters
     ----------
     lengths
         Index of the length that scales each feature [n_features]; features of one parameter have
         the same index.
+    rungs
+        Number of rungs.
     """
 
-    def __init__(self, lengths: NDArray[np.intp]) -> None:
+    def __init__(self, lengths: Integers, rungs: int = 1) -> None:
         self._lengths = lengths
-        d = int(lengths.max()) + 1
-        self._range = np.array([*[_LENGTH] * d, _VARIANCE, _NOISE])
-        self._expected = self._range[:, 1]
-        self._spread = np.array([*[1.0] * d, 0.5, 1.0])
+        self._d, self.rungs = int(lengths.max()) + 1, rungs
+        earlier = rungs - 1
+        self._at = self._d * (2 if earlier else 1)
+        sizes = (self._at, 1, earlier, earlier, rungs)
+        priors = np.repeat(np.array([*_PRIORS.values()]), sizes, axis=0)
+        self._range, self._expected, self._spread = priors[:, [0, 2]], priors[:, 1], priors[:, 3]
         self._logs = self._expected
-        self._points = np.empty((0, len(lengths)))
-        self._root = np.empty((0, 0))
-        self._weights = np.empty(0)
+        self._mean = _MEAN_VARIANCE if rungs > 1 else 0.0
+        self._later = np.maximum.outer(np.arange(rungs), np.arange(rungs))
+        self._rows = Rows(
+            np.empty((0, len(lengths))), np.empty(0), np.empty(0, np.intp), np.empty(0, np.intp)
+        )
+        self._root, self._weights = np.empty((0, 0)), np.empty(0)
 
-    def fit(self, points: Floats, values: Floats) -> None:
-        """Fit the hyper-parameters to known values, by maximising their posterior density.
-
-        Parameters
-        ----------
-        points
-            Features [n, n_features], each in 0..1.
-        values
-            Known standardised values at these points [n].
-        """
+    def fit(self, rows: Rows) -> None:
+        """Fit the hyper-parameters to known values, by maximising their posterior density."""
         # Started from the last fit as well, since the posterior has several maxima.
         found = [
             minimize(
                 self._loss,
                 start,
-                (points, values),
+                (rows,),
                 jac=True,
                 method="L-BFGS-B",
-                bounds=self._range[:, [0, 2]].tolist(),
+                bounds=self._range.tolist(),
                 options={"maxiter": 60},
             )
             for start in (self._logs, self._expected)
         ]
         self._logs = min(found, key=lambda result: float(result.fun)).x
 
-    def condition(self, points: Floats, values: Floats, pending: Floats) -> None:
+    def condition(self, rows: Rows, pending: Floats) -> None:
         """Condition the process on known values, and on points whose values are not known yet.
 
-        Pending points are assumed to have their expected values (the Kriging believer of
-        Ginsbourger et al., 2010). That keeps the predicted mean and removes the variance there.
+        Pending points are assumed to have their expected values at the last rung (the Kriging
+        believer of Ginsbourger et al., 2010). That keeps the predicted mean and removes the
+        variance there.
 
         Parameters
         ----------
-        points, values
-            Features [n, n_features], and their known standardised values [n].
+        rows
+            Known values.
         pending
             Features [n_pending, n_features] of points whose values are not known yet.
         """
-        self._points = np.concatenate([points, pending])
-        covariance = self._kernel(self._points, self._points)
-        covariance[np.diag_indices_from(covariance)] += np.exp(self._logs[-1])
-        lower = np.linalg.cholesky(covariance)
+        n = len(rows.values)
+        self._rows = rows
+        self._add(pending)
+        lower = np.linalg.cholesky(self._covariance(self._logs, self._rows)[0])
         self._root = solve_triangular(lower, np.eye(len(lower)), lower=True)
-        known = self._root[: len(values), : len(values)]
-        self._weights = known.T @ (known @ values)
+        known = self._root[:n, :n]
+        self._weights = known.T @ (known @ rows.values)
 
     def believe(self, point: Floats) -> None:
         """Add one more pending point [n_features], whose value is not known yet."""
-        variance, noise = np.exp(self._logs[-2:])
-        row = self._root @ self._kernel(self._points, point[None])[:, 0]
-        rest = np.sqrt(max(variance + noise - row @ row, _SMALLEST_VARIANCE))
+        row = self._root @ self._cross(point[None])[:, 0]
+        rest = math.sqrt(max(self._variance() + self.noise - float(row @ row), _SMALLEST_VARIANCE))
         self._root = np.block(
             [
                 [self._root, np.zeros((len(row), 1))],
                 [-(row @ self._root)[None] / rest, np.array([[1 / rest]])],
             ]
         )
-        self._points = np.concatenate([self._points, point[None]])
+        self._add(point[None])
 
-    def predict(self, points: Floats) -> tuple[Floats, Floats]:
-        """Return mean [n] and standard deviation [n], without noise, at points [n, n_features]."""
-        kernel = self._kernel(self._points, points)
-        mean: Floats = self._weights @ kernel[: len(self._weights)]
-        known = self._root @ kernel
-        variance = np.exp(self._logs[-2]) - np.einsum("ij,ij->j", known, known)
-        return mean, np.sqrt(np.maximum(variance, _SMALLEST_VARIANCE))
+    def predict(self, points: Floats, trials: Integers | None = None) -> tuple[Floats, Floats]:
+        """Predict values at the last rung: mean [n] and standard deviation [n].
 
-    def _kernel(self, first: Floats, second: Floats) -> Floats:
-        scale = np.exp(-self._logs[self._lengths])
-        r = np.sqrt(5 * _squares(first * scale, second * scale))
-        kernel: Floats = np.exp(self._logs[-2] - r) * (1 + r + r * r / 3)
-        return kernel
-
-    def _loss(self, logs: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
-        """Return the negative logarithm of the posterior density and its gradient [n_logs].
-
-        ``logs`` are the logarithms of the lengths, the variance and the noise.
+        Parameters
+        ----------
+        points
+            Features [n, n_features].
+        trials
+            Number of the known trial at each point, to predict its own value with its noise. By
+            default the values are without noise.
         """
-        scaled = points * np.exp(-logs[self._lengths])
-        noise = np.exp(logs[-1])
-        r = np.sqrt(5 * _squares(scaled, scaled))
-        decay = np.exp(logs[-2] - r)
-        kernel = decay * (1 + r + r * r / 3)
-        covariance = kernel + noise * np.eye(len(values))
+        cross, variance = self._cross(points), self._variance()
+        if trials is not None:
+            noise = self._covariances(self._logs)[1][self._rows.rungs, -1]
+            cross = cross + noise[:, None] * (self._rows.trials[:, None] == trials)
+            variance += self.noise
+        mean: Floats = self._weights @ cross[: len(self._weights)]
+        known = self._root @ cross
+        left = variance - np.einsum("ij,ij->j", known, known)
+        return mean, np.sqrt(np.maximum(left, _SMALLEST_VARIANCE))
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise at the last rung."""
+        return float(np.exp(self._logs[-1]))
+
+    def _variance(self) -> float:
+        return float(np.exp(self._logs[self._at])) + self._mean
+
+    def _add(self, pending: Floats) -> None:
+        rows, n = self._rows, len(pending)
+        self._rows = Rows(
+            np.concatenate([rows.features, pending]),
+            rows.values,
+            np.append(rows.rungs, np.full(n, self.rungs - 1)),
+            np.append(rows.trials, -1 - len(rows.trials) - np.arange(n)),
+        )
+
+    def _covariances(self, logs: Floats) -> tuple[Floats, Floats]:
+        """Return covariances between rungs: of values, and of noise [n_rungs, n_rungs].
+
+        Those of values [n_kernels, n_rungs, n_rungs] are for the kernel of the end, and of gaps.
+        """
+        n = self.rungs
+        variance, gains, gaps, noises = np.split(np.exp(logs[self._at :]), [1, n, 2 * n - 1])
+        ahead = np.append(np.cumsum(gaps[::-1])[::-1], 0.0)[self._later]
+        gains = np.append(gains, 1.0)
+        shared = np.full((n, n), _SEED_CORRELATION)
+        np.fill_diagonal(shared, 1.0)
+        values = variance * np.stack([np.outer(gains, gains), ahead])
+        return values[: self._at // self._d], np.sqrt(np.outer(noises, noises)) * shared
+
+    def _covariance(
+        self, logs: Floats, rows: Rows
+    ) -> tuple[Floats, list[tuple[Floats, Floats, Floats]]]:
+        """Return the covariance of values [n, n], and `_decay` of each kernel."""
+        between, noise = self._covariances(logs)
+        at = np.ix_(rows.rungs, rows.rungs)
+        covariance = (rows.trials[:, None] == rows.trials) * noise[at]
+        covariance += self._mean * (rows.rungs[:, None] == rows.rungs)
+        decays = []
+        for kernel, values in enumerate(between):
+            decays.append(self._decay(logs, kernel, rows.features, rows.features))
+            covariance += decays[-1][2] * values[at]
+        return covariance, decays
+
+    def _cross(self, points: Floats) -> Floats:
+        """Return the covariances [n_known, n] of known values with those at the last rung."""
+        kernel = self._decay(self._logs, 0, self._rows.features, points)[2]
+        between = self._covariances(self._logs)[0][0][self._rows.rungs, -1][:, None]
+        last = (self._rows.rungs == self.rungs - 1)[:, None]
+        cross: Floats = kernel * between + self._mean * last
+        return cross
+
+    def _decay(
+        self, logs: Floats, kernel: int, first: Floats, second: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return exp(-r), r and the kernel at scaled distances r, each [n_first, n_second]."""
+        scale = np.exp(-logs[self._d * kernel + self._lengths])
+        r = np.sqrt(5 * _squares(first * scale, second * scale))
+        decay = np.exp(-r)
+        return decay, r, decay * (1 + r + r * r / 3)
+
+    def _loss(self, logs: Floats, rows: Rows) -> tuple[float, Floats]:
+        """Return the negative logarithm of the posterior density and its gradient [n_logs]."""
+        n, d, at = self.rungs, self._d, self._at
+        covariance, decays = self._covariance(logs, rows)
         lower = np.linalg.cholesky(covariance)
-        inverse = cho_solve((lower, True), np.eye(len(values)))
-        weights = inverse @ values
+        inverse = cho_solve((lower, True), np.eye(len(rows.values)))
+        weights = inverse @ rows.values
         off = (logs - self._expected) / self._spread
-        loss = 0.5 * (values @ weights + off @ off) + np.log(np.diag(lower)).sum()
+        loss = 0.5 * (rows.values @ weights + off @ off) + np.log(np.diag(lower)).sum()
         # Derivative of the likelihood by the covariance. That of the kernel by the square of a
         # scaled distance is -5/6 decay (1 + r).
         slope = 0.5 * (np.outer(weights, weights) - inverse)
-        pull = slope * decay * (1 + r) * (5 / 3)
-        by_feature = 2 * ((scaled**2).T @ pull.sum(1) - (scaled * (pull @ scaled)).sum(0))
+        between, noise = self._covariances(logs)
         gradient = off / self._spread
-        gradient[:-2] -= np.bincount(self._lengths, by_feature)
-        gradient[-2] -= (slope * kernel).sum()
-        gradient[-1] -= noise * np.trace(slope)
+        # Sums over all pairs of values of two rungs [n_rungs, n_rungs].
+        of = np.eye(n)[rows.rungs]
+        by_value = []
+        for kernel, (decay, r, value) in enumerate(decays):
+            pairs = between[kernel][np.ix_(rows.rungs, rows.rungs)]
+            pull = slope * pairs * decay * (1 + r) * (5 / 3)
+            scaled = rows.features * np.exp(-logs[d * kernel + self._lengths])
+            by_feature = 2 * ((scaled**2).T @ pull.sum(1) - (scaled * (pull @ scaled)).sum(0))
+            gradient[d * kernel : d * (kernel + 1)] -= np.bincount(self._lengths, by_feature)
+            by_value.append(of.T @ (slope * value) @ of)
+        gradient[at] -= (np.stack(by_value) * between).sum()
+        gradient[at + 1 : at + n] -= 2 * (by_value[0] * between[0]).sum(1)[:-1]
+        for rung, gap in enumerate(np.exp(logs[at] + logs[at + n : at + 2 * n - 1])):
+            gradient[at + n + rung] -= gap * by_value[1][self._later <= rung].sum()
+        same = rows.trials[:, None] == rows.trials
+        gradient[at + 2 * n - 1 :] -= (of.T @ (slope * same) @ of * noise).sum(1)
         return float(loss), gradient
 
 
@@ -203,6 +308,9 @@ class Proposer:
     arXiv:2006.05078). Each limit has a process, too, and the improvement counts with the
     probability that the limits hold (Gardner et al., ICML 2014).
 
+    The process of the first objective knows the losses at all rungs, of trials that run or were
+    stopped early, too, and predicts losses at the last one.
+
     The model contains every parameter, whether or not it exists in a trial: an absent parameter has
     the same distance from all its values. So trials of other branches tell equally little of every
     point in a branch that has hardly been tried.
@@ -214,38 +322,38 @@ class Proposer:
         names.
     objectives
         Number of objectives, at most three.
+    epochs
+        Epochs at which trials are judged, the end of a training last.
     """
 
-    def __init__(self, space: Space, objectives: int = 1) -> None:
+    def __init__(self, space: Space, objectives: int = 1, epochs: Sequence[int] = (1,)) -> None:
         self._cube = UnitCube(space)
         self._branches = self._cube.branches()
-        self._objectives = objectives
-        self._processes: list[GaussianProcess] = []
+        self._objectives, self._epochs = objectives, epochs
+        self._processes = [GaussianProcess(self._cube.parameters, len(epochs))]
         self._weights, self._ideal = np.ones(objectives), np.zeros(objectives)
         self._limits = np.empty(0)
         self._fitted = self._proposed = 0
         self.fits = 0
         """Number of times that the hyper-parameters were fitted."""
 
-    def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
+    def propose(self, known: Known, running: Running, count: int, seed: int) -> list[Values]:
         """Return the parameters of the next trials; each proposal counts as running for later ones.
 
         Parameters
         ----------
-        finished
-            Parameters and numbers of each ended trial, at least one.
+        known
+            Trials of which something is known, at least one.
         running
-            Parameters of each trial whose loss is not known yet.
+            Parameters of each trial of which nothing is known yet.
         count
             Number of trials to propose.
         seed
             Seed of the points at which the search for proposals starts.
         """
         random = np.random.default_rng(seed)
-        points = self._cube.encode([values for values, _ in finished])
-        pending = self._cube.encode(running)
-        numbers = np.array([numbers for _, numbers in finished])
-        losses = self._learn(points, numbers, self._cube.features(pending))
+        points, pending = self._encode(known), self._cube.encode(running)
+        losses = self._learn(points, known, self._cube.features(pending))
         taken = np.concatenate([points, pending])
         for _ in range(count):
             branch = self._branch()
@@ -260,37 +368,82 @@ class Proposer:
             taken = np.concatenate([taken, chosen[None]])
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
-    def _learn(self, points: Floats, numbers: Floats, pending: Floats) -> Floats:
-        """Condition all processes on the numbers [n, n_numbers] of ended trials, and on pending.
+    def continues(self, known: Known, running: Running, row: int, wanted: int, seed: int) -> bool:
+        """Return True if a known trial gains as much by each further epoch as a new one would.
+
+        The gain is the expected improvement, at the end of the training, over the last of as many
+        trials as are ``wanted``. That of a trial counts by the epochs that it has left, and that of
+        the best new one by those of a whole training, as if that were never stopped. Single
+        objective only.
+
+        Parameters
+        ----------
+        known, running, seed
+            As for `propose`.
+        row
+            Position of the trial in ``known``.
+        wanted
+            Number of good trials that the search has to find. If fewer are complete, the trial
+            continues.
+        """
+        points, pending = self._encode(known), self._cube.encode(running)
+        losses = self._learn(points, known, self._cube.features(pending), row)
+        whole = np.isfinite([trial.numbers[0] for trial in known])
+        reached = np.sort(losses[whole, 0])  # infinite beyond a limit
+        if len(reached) < wanted or not math.isfinite(reached[wanted - 1]):
+            return True
+        target, process, one = reached[wanted - 1], self._processes[0], points[row : row + 1]
+        random = np.random.default_rng(seed)
+        taken = np.concatenate([points, pending])
+        new = self._choose(points[np.argsort(losses[:, 0])], taken, None, random)[None]
+        other_mean, other_deviation, other_held = self._expected(new)
+        other_deviation = np.sqrt(other_deviation**2 + process.noise)
+        other = _log_improvement(target, other_mean, other_deviation) + other_held
+        mean, deviation = process.predict(self._cube.features(one), np.array([row]))
+        gain = _log_improvement(target, mean, deviation) + self._expected(one)[2]
+        left = self._epochs[-1] - self._epochs[known[row].reports[-1][0]]
+        return bool(gain[0] - math.log(left) >= other[0] - math.log(self._epochs[-1]))
+
+    def _encode(self, known: Known) -> Floats:
+        return self._cube.encode([trial.values for trial in known])
+
+    def _learn(self, points: Floats, known: Known, pending: Floats, row: int = -1) -> Floats:
+        """Condition all processes on the numbers of known trials [n], and on pending ones.
 
         Returns the standardised losses [n, n_objectives] of these trials. Those that are not known
-        are as expected, and those of trials beyond a limit infinite.
+        are as expected, and those of trials beyond a limit infinite. What is known of the trial
+        at ``row`` is never left out.
         """
         n, features = self._objectives, self._cube.features(points)
+        numbers = np.array([trial.numbers for trial in known])
         # Hyper-parameters are fitted again when there are a twentieth more results.
-        fits = not self._fitted or len(points) >= max(self._fitted + 2, 1.05 * self._fitted)
+        size = sum(len(trial.reports) for trial in known) + len(known)
+        fits = not self._fitted or size >= max(self._fitted + 2, 1.05 * self._fitted)
         if fits:
-            self._fitted, self.fits = len(points), self.fits + 1
+            self._fitted, self.fits = size, self.fits + 1
         losses, limits = np.empty((len(points), n)), []
         for i, values in enumerate(numbers.T):
             if i == len(self._processes):
                 self._processes.append(GaussianProcess(self._cube.parameters))
-            process, known = self._processes[i], np.isfinite(values)
-            # A zero at the end shows where the limit of an excess is.
-            scaled = _standardised(values[known] if i < n else np.append(values[known], 0.0))
-            if i >= n:
+            process = self._processes[i]
+            rungs, trials, found = _flat(values, known if i == 0 else (), len(self._epochs))
+            last = np.append(np.diff(trials) > 0, True)[: len(trials)]
+            if i < n:
+                scaled = near = _standardised(found, last)
+            else:  # a zero at the end shows where the limit is, and near it excesses matter most
+                scaled = _standardised(np.append(found, 0.0), np.append(last, True))
                 limits.append(scaled[-1])
                 scaled = scaled[:-1]
-            of = features[known]
-            if fits and len(of):
-                rows = _subset(scaled, MOST_FITTED)
-                process.fit(of[rows], scaled[rows])
-            # Of limits those near it matter most.
-            rows = _subset(scaled if i < n else np.abs(scaled - limits[-1]), MOST_KNOWN)
-            process.condition(of[rows], scaled[rows], pending)
+                near = np.abs(scaled - limits[-1])
+            rows = Rows(features[trials], scaled, rungs, trials)
+            if fits and len(trials):
+                process.fit(_subset(rows, scaled, MOST_FITTED))
+            near = np.where(trials == row, -np.inf, near)
+            process.condition(_subset(rows, near, MOST_KNOWN), pending)
             if i < n:
                 losses[:, i] = process.predict(features)[0]
-                losses[known, i] = scaled
+                whole = rungs == process.rungs - 1
+                losses[trials[whole], i] = scaled[whole]
         self._limits, self._ideal = np.array(limits), losses.min(axis=0)
         losses[(numbers[:, n:] > 0).any(axis=1)] = np.inf
         return losses
@@ -411,8 +564,14 @@ class Proposer:
         mean, deviation, held = self._expected(points)
         gain = held
         if math.isfinite(least):
-            gain = held + np.log(deviation) + log_gain((least - mean) / deviation)
+            gain = held + _log_improvement(least, mean, deviation)
         return np.where(_inside(points, branch), gain, -np.inf)
+
+
+def _log_improvement(least: float, mean: Floats, deviation: Floats) -> Floats:
+    """Return the logarithm of the expected improvement over a loss [n]."""
+    gain: Floats = np.log(deviation) + log_gain((least - mean) / deviation)
+    return gain
 
 
 def log_gain(z: Floats) -> Floats:
@@ -447,25 +606,39 @@ def _inside(points: Floats, branch: Branch | None) -> Bools:
     return np.isclose(points[:, branch.column], branch.unit)
 
 
-def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
-    """Return positions of at most ``most`` trials: half are the best, half drawn from others."""
+def _flat(values: Floats, known: Known, rungs: int) -> tuple[Integers, Integers, Floats]:
+    """Return rung, trial and value of all that is known, sorted by trial and rung.
+
+    ``values`` are those at the last rung [n_trials], NaN if they are not known; ``known`` has those
+    at earlier ones.
+    """
+    last = rungs - 1 if known else 0
+    flat = [(trial, last, value) for trial, value in enumerate(values) if math.isfinite(value)]
+    flat += [(row, *report) for row, trial in enumerate(known) for report in trial.reports]
+    found = np.array(sorted(flat), dtype=float).reshape(-1, 3)
+    return found[:, 1].astype(np.intp), found[:, 0].astype(np.intp), found[:, 2]
+
+
+def _subset(rows: Rows, losses: Floats, most: int) -> Rows:
+    """Return at most ``most`` values: half are the best, half drawn from others."""
     order = np.argsort(losses, kind="stable")
     if len(losses) <= most:
-        return np.arange(len(losses))
+        return rows
     rest = np.random.default_rng(len(losses)).permutation(order[most // 2 :])
-    return np.sort(np.concatenate([order[: most // 2], rest[: most - most // 2]]))
+    kept = np.sort(np.concatenate([order[: most // 2], rest[: most - most // 2]]))
+    return Rows(*(column[kept] for column in rows))
 
 
-def _standardised(losses: Floats) -> Floats:
-    """Transform losses [n] to be nearly normal, with mean 0 and standard deviation 1.
+def _standardised(losses: Floats, last: Bools) -> Floats:
+    """Transform losses [n] so that those marked are nearly normal, of mean 0 and deviation 1.
 
     Losses usually have a long tail of poor ones, which would otherwise dominate the model.
     """
     for warp in (False, True):
-        if warp and len(losses) >= 8:
-            losses = yeojohnson(losses)[0]
-        deviation = float(losses.std())
-        losses = (losses - losses.mean()) / (deviation if deviation > 0 else 1.0)
+        if warp and np.count_nonzero(last) >= 8:
+            losses = yeojohnson(losses, yeojohnson(losses[last])[1])
+        deviation = float(losses[last].std())
+        losses = (losses - losses[last].mean()) / (deviation if deviation > 0 else 1.0)
     return losses
 
 
@@ -476,11 +649,15 @@ def _serve() -> None:
     send = keep_stdout()
     first = json.loads(sys.stdin.readline())
     space = {name: Parameter.model_validate(of) for name, of in first["space"].items()}
-    proposer = Proposer(space, first["objectives"])
+    proposer = Proposer(space, first["objectives"], first["epochs"])
     for line in sys.stdin:
-        start = time.monotonic()
-        values = proposer.propose(**json.loads(line))
-        send({"values": values, "seconds": time.monotonic() - start})
+        start, request = time.monotonic(), json.loads(line)
+        request["known"] = [KnownTrial(*trial) for trial in request["known"]]
+        if "row" in request:
+            send({"continues": proposer.continues(**request)})
+        else:
+            values = proposer.propose(**request)
+            send({"values": values, "seconds": time.monotonic() - start})
 
 
 if __name__ == "__main__":

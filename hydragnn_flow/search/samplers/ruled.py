@@ -92,6 +92,11 @@ class RuledSampler(BaseSampler):
         """Tell the other sampler that a trial has ended."""
         self._sampler.after_trial(study, trial, state, values)
 
+    def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
+        """Return the verdict of the other sampler; None if it has none."""
+        judge = getattr(self._sampler, "continues", None)
+        return None if judge is None else judge(study, trial, wanted)
+
     def close(self) -> None:
         """End the process of the other sampler, if it has one."""
         getattr(self._sampler, "close", lambda: None)()
@@ -145,14 +150,19 @@ class RuledSampler(BaseSampler):
 
 
 def sampler_of(
-    config: SearchConfig, seed: int, chosen: str | Mapping[str, Any] | None = None
+    config: SearchConfig,
+    seed: int,
+    chosen: str | Mapping[str, Any] | None = None,
+    rung_epochs: Sequence[int] = (1,),
 ) -> BaseSampler:
     """Build the sampler of a search, or another one ``chosen``, which keeps its rules if any.
+
+    ``rung_epochs`` are the epochs at which trials are judged, the end of a training last.
 
     Raises
     ------
     ValueError
         If there is no such sampler, or it does not take its options.
     """
-    sampler = build_sampler(chosen or config.sampler, config.space, seed)
+    sampler = build_sampler(chosen or config.sampler, config.space, seed, rung_epochs)
     return RuledSampler(sampler, config, seed) if config.where else sampler
