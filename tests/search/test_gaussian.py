@@ -10,7 +10,13 @@ from scipy.optimize import approx_fprime
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.encoding import KnownTrial, UnitCube
-from hydragnn_flow.search.samplers.proposer import GaussianProcess, Proposer, Rows, log_gain
+from hydragnn_flow.search.samplers.proposer import (
+    GaussianProcess,
+    Proposer,
+    Rows,
+    _subset,
+    log_gain,
+)
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),
@@ -229,13 +235,28 @@ def test_nothing_is_tried_twice_while_there_is_something_new():
 
 
 @pytest.mark.parametrize("losses", [[0.3], [0.3] * 12, [1e-9, *[1e30] * 9], [-1e30, *range(11)]])
-def test_odd_losses_do_no_harm(losses):
-    finished = [
-        KnownTrial(trial, [loss])
+@pytest.mark.parametrize("first", [[], [0.9], [1e12]])
+def test_odd_losses_do_no_harm(losses, first):
+    """Also where all ends are equal, and rungs are far from them."""
+    proposer = Proposer(SPACE, 1, (1, 3, 9))
+    known = [
+        KnownTrial(trial, [loss], [(0, value) for value in first])
         for trial, loss in zip(random_trials(len(losses)), losses, strict=True)
     ]
-    for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
+    known.append(KnownTrial(random_trials(20)[-1], [math.nan], [(0, 0.5)]))
+    for trial in proposer.propose(known, random_trials(3), 2, seed=0):
         assert list(trial) == active(SPACE, trial)
+    assert proposer.continues(known, [], len(losses), 1, seed=0) in (True, False)
+
+
+def test_trials_are_left_out_whole():
+    rows = Rows(
+        np.zeros((60, 1)), np.arange(60.0)[::-1], np.arange(60) % 3, np.repeat(np.arange(20), 3)
+    )
+    kept = _subset(rows, rows.values, 30)
+    assert 28 <= len(kept.values) <= 30
+    assert (np.bincount(kept.trials)[np.unique(kept.trials)] == 3).all()
+    assert {15, 16, 17, 18, 19} <= set(kept.trials)
 
 
 def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on():

@@ -165,7 +165,7 @@ def test_a_trial_that_has_reported_is_known_and_does_not_count_as_running(monkey
             study.tell(trial, 1.0 + number)
         elif number < 10:
             trial.report(0.5 * number, step=2)
-    assert asked[-1] == (10, 1)
+    assert asked[-1] == (10, 9)
 
 
 def test_a_search_asks_for_verdicts_unless_trials_are_short(tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_search_asks_for_verdicts_unless_trials_are_short(tmp_path, monkeypatc
                         break
             assert {"complete", "pruned"} == set(search.states)
         if wait:
-            assert {True, False} == set(asked)
+            assert False in asked
             count = len(asked)
     assert len(asked) == count
 
@@ -289,9 +289,9 @@ def test_verdicts_of_the_process_beside_the_driver(monkeypatch):
                 trial.report(value, step=1)
                 frozen = study.get_trials()[trial.number]
                 verdicts[-1].append(sampler.continues(study, frozen, 1))
-            assert sampler.continues(study, frozen, 99)
+            assert sampler.continues(study, frozen, 99) is None, "fewer are complete"
     assert verdicts[0] == verdicts[1]
-    assert None not in verdicts[0]
+    assert verdicts[0] == [False, True]
 
 
 def test_batched_tpe_takes_over_when_the_process_dies(caplog):

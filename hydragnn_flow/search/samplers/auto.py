@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import math
 import os
@@ -18,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
-from hydragnn_flow.search.records import FIXED
+from hydragnn_flow.search.records import FIXED, PROMOTES, waits
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import (
     Known,
@@ -33,7 +34,8 @@ from hydragnn_flow.search.samplers.proposer import Proposer
 MOST_IDLE = 0.01
 """Largest fraction of a trial's time to wait for a proposal that takes all results into account."""
 MOST_BUSY = 0.25
-"""Largest fraction of its time that the driver may wait for proposals, and again for verdicts."""
+"""Largest fraction of its time that the driver may wait for proposals, and for the verdicts at one
+rung."""
 MOST_SECONDS = 2.0
 """Longest single wait of the driver for a proposal [s], as it also records results and sends
 segments."""
@@ -139,6 +141,7 @@ class Supply:
         self._make, self._clock = background, clock
         self._background: Background | None = None
         self._coming: Future[Proposals] | None = None
+        self._verdict: Future[bool] | None = None
         self._asked_with = self._made_with = 0
         self._ready: deque[Values] = deque()
         self._cost = 0.0
@@ -172,7 +175,7 @@ class Supply:
         known
             Trials of which something is known, at least one.
         running
-            Parameters of each trial of which nothing is known yet.
+            Parameters of each trial that runs.
         seed
             Seed of the points at which the search for a proposal starts.
 
@@ -207,13 +210,15 @@ class Supply:
         ProcessDied
             If the process has ended.
         """
-        background = self._begin()
-        if self._cost > self.patience:
+        background, patience = self._begin(), self.patience
+        waits = self._verdict is not None and not self._verdict.done()
+        if waits or patience == 0 or self._cost > patience:
             return None
+        self._verdict = background.continues(known, running, row, wanted, seed)
         try:
-            answer = background.continues(known, running, row, wanted, seed)
-            return answer.result(self.patience)
+            return self._verdict.result(patience)
         except TimeoutError:
+            self._verdict.cancel()
             return None
 
     def close(self) -> None:
@@ -387,8 +392,9 @@ class AutoSampler(BatchedTPESampler):
         """Return `Proposer.continues` for a trial with its newest report.
 
         The quasi-random trials continue, to show all over the space how ends differ from rungs.
-        None if the Gaussian process cannot tell: there are several objectives, no trial is
-        complete, batched TPE proposes, or trials are too short to wait for the answer.
+        None if the Gaussian process cannot tell: there are several objectives, fewer trials than
+        are wanted are complete, batched TPE proposes, or trials are too short to wait for the
+        answer.
         """
         if self._handed_over or len(study.directions) > 1:
             return None
@@ -396,7 +402,8 @@ class AutoSampler(BatchedTPESampler):
             return True
         found, running = self._seen(study, trial)
         known, seed = list(found.values()), self._seed * 100_003 + trial.number
-        if trial.number not in found or not any(math.isfinite(one.numbers[0]) for one in known):
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(complete) < wanted:
             return None
         row = list(found).index(trial.number)
         if self._wait:
@@ -406,16 +413,19 @@ class AutoSampler(BatchedTPESampler):
     def _seen(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, KnownTrial], Running]:
         """Return what is known of trials, by number, and the parameters of other running trials.
 
-        ``trial`` replaces what the study has of it.
+        ``trial`` replaces what the study has of it. Trials that wait to be promoted do not run.
         """
         self._objectives = len(study.directions)
         others = study.get_trials(deepcopy=False)
         trials = [trial if other.number == trial.number else other for other in others]
         found = _known(trials, study.directions, self._epochs)
+        promotes = PROMOTES in study.user_attrs
         running = [
             other.params
             for other in others
-            if other.state == TrialState.RUNNING and other.number not in {*found, trial.number}
+            if other.state == TrialState.RUNNING
+            and other.number != trial.number
+            and not (promotes and waits(other))
         ]
         return found, running
 
@@ -460,9 +470,15 @@ def _known(
         elif trial.state == TrialState.FAIL and len(losses):
             numbers = worst
         if trial.state != TrialState.FAIL:
-            at = trial.intermediate_values
-            values = [(rung, signs[0] * at.get(epoch, np.nan)) for rung, epoch in enumerate(epochs)]
-            reports = [(rung, value) for rung, value in values[:-1] if math.isfinite(value)]
+            # A trial of another search may have been judged between two rungs of this one.
+            steps = sorted(step for step in trial.intermediate_values if step < epochs[-1])
+            rungs = {
+                max(bisect.bisect_right(epochs, step) - 1, 0): float(
+                    signs[0] * trial.intermediate_values[step]
+                )
+                for step in (steps if len(epochs) > 1 else ())
+            }
+            reports = [(rung, value) for rung, value in rungs.items() if math.isfinite(value)]
         if reports or np.isfinite(numbers).any():
             excesses = [_excess(trial, name) for name in limits]
             known[trial.number] = KnownTrial(trial.params, [*numbers.tolist(), *excesses], reports)

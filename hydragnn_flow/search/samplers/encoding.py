@@ -24,7 +24,7 @@ Space = Mapping[str, Parameter]
 Integers = NDArray[np.intp]
 Values = dict[str, Any]
 Running = Sequence[Mapping[str, Any]]
-"""Parameters of each trial of which nothing is known yet, by dotted path."""
+"""Parameters of each trial that runs, by dotted path."""
 
 
 class KnownTrial(NamedTuple):

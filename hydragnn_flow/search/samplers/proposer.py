@@ -286,7 +286,7 @@ _CHILDREN = 32
 _STEPS = np.geomspace(0.1, 0.003, 8)
 """Standard deviation of the perturbations in each round of that search, in units of a range."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
-"""Largest number of trials for the fit of the hyper-parameters, and for predictions."""
+"""Largest number of values for the fit of the hyper-parameters, and for predictions."""
 
 
 _DRAWN = norm.ppf(qmc.Sobol(3, seed=0).random(64))
@@ -298,8 +298,8 @@ class Proposer:
 
     A proposal has the largest expected improvement over the smallest expected loss of a known
     trial, so a branch of the space (one choice of a parameter) with nothing left to gain is
-    abandoned. Running trials count with their expected loss (the Kriging believer of Ginsbourger et
-    al., 2010).
+    abandoned. Running trials count with their expected loss at the end (the Kriging believer of
+    Ginsbourger et al., 2010).
 
     Each objective has a process of its own. For every proposal they get other weights, and the loss
     is the largest weighted one plus a twentieth of their sum, so proposals spread along the Pareto
@@ -345,7 +345,7 @@ class Proposer:
         known
             Trials of which something is known, at least one.
         running
-            Parameters of each trial of which nothing is known yet.
+            Parameters of each trial that runs.
         count
             Number of trials to propose.
         seed
@@ -383,8 +383,8 @@ class Proposer:
         row
             Position of the trial in ``known``.
         wanted
-            Number of good trials that the search has to find. If fewer are complete, the trial
-            continues.
+            Number of good trials that the search has to find. If fewer are known to be within all
+            limits, the trial continues.
         """
         points, pending = self._encode(known), self._cube.encode(running)
         losses = self._learn(points, known, self._cube.features(pending), row)
@@ -620,24 +620,35 @@ def _flat(values: Floats, known: Known, rungs: int) -> tuple[Integers, Integers,
 
 
 def _subset(rows: Rows, losses: Floats, most: int) -> Rows:
-    """Return at most ``most`` values: half are the best, half drawn from others."""
-    order = np.argsort(losses, kind="stable")
+    """Return all values of some trials, at most ``most``: half of the best, half drawn from others.
+
+    ``losses`` tell how good each value is.
+    """
     if len(losses) <= most:
         return rows
-    rest = np.random.default_rng(len(losses)).permutation(order[most // 2 :])
-    kept = np.sort(np.concatenate([order[: most // 2], rest[: most - most // 2]]))
-    return Rows(*(column[kept] for column in rows))
+    of = np.unique(rows.trials, return_inverse=True)[1]
+    sizes, least = np.bincount(of), np.full(of.max() + 1, np.inf)
+    np.minimum.at(least, of, losses)
+    order = np.argsort(least, kind="stable")
+    best = order[np.cumsum(sizes[order]) <= most // 2]
+    rest = np.random.default_rng(len(losses)).permutation(order[len(best) :])
+    rest = rest[np.cumsum(sizes[rest]) <= most - sizes[best].sum()]
+    kept = np.isin(of, np.append(best, rest))
+    return Rows(rows.features[kept], rows.values[kept], rows.rungs[kept], rows.trials[kept])
 
 
 def _standardised(losses: Floats, last: Bools) -> Floats:
     """Transform losses [n] so that those marked are nearly normal, of mean 0 and deviation 1.
 
-    Losses usually have a long tail of poor ones, which would otherwise dominate the model.
+    Losses usually have a long tail of poor ones, which would otherwise dominate the model. Others
+    far beyond those marked are moved near them.
     """
     for warp in (False, True):
         if warp and np.count_nonzero(last) >= 8:
-            losses = yeojohnson(losses, yeojohnson(losses[last])[1])
-        deviation = float(losses[last].std())
+            low, high = losses[last].min() - 1, losses[last].max() + 1
+            power = yeojohnson(losses[last])[1]
+            losses = yeojohnson(np.clip(losses, low, high), power)
+        deviation = max(float(losses[last].std()), 0.1 * float(losses.std()))
         losses = (losses - losses[last].mean()) / (deviation if deviation > 0 else 1.0)
     return losses
 
