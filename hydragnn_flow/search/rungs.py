@@ -112,8 +112,10 @@ class Rungs:
 
     An ensemble needs trials to choose from, even if the search is too small for its rungs: 24
     trials, of which a third continues from each of two rungs, leave three. So the first
-    ``ensemble_size`` trials at a rung continue. With promotion, the best waiting ones continue when
-    no trial is left to ask for, until there are as many. Hyperband's last bracket stops no trial.
+    ``ensemble_size`` trials at a rung continue. If the sampler predicts, so does
+    the first eighth of the trials, eight at most, as examples of how ends differ from rungs. With
+    promotion, the best waiting ones continue when no trial is left to ask for, until there are as
+    many. Hyperband's last bracket stops no trial.
 
     A stalled trial stops first, if configured so. Its value stays in the ranking, like that of a
     failed trial: it does not change how good the others are.
@@ -155,6 +157,7 @@ class Rungs:
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
         self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
         self._passed: dict[int, int] = {}
+        self._examples = min(8, config.trials // 8)
 
     def epochs(self, number: int) -> tuple[int, ...]:
         """Return the epochs at which a trial is judged; the last is its end."""
@@ -294,14 +297,17 @@ class Rungs:
             return not self._pruner.prune(self._study, self._trial(number, epoch, value))
         if self._config.rungs == "none":
             return True
-        wanted = 1 if self._config.rungs == "hyperband" else self._size
+        if self._config.rungs == "hyperband":
+            return not ranking.continued or ranking.among_best(
+                number, self._config.reduction_factor
+            )
+        predict = getattr(self._study and self._study.sampler, "continues", None)
+        wanted = self._size if predict is None else max(self._size, self._examples)
         if len(ranking.continued) < wanted:
             return True
-        predict = getattr(self._study and self._study.sampler, "continues", None)
-        if predict is not None and self._config.rungs == "stopping":
-            continues = predict(self._study, self._trial(number, epoch, value), self._size)
-            if continues is not None:
-                return bool(continues)
+        continues = predict and predict(self._study, self._trial(number, epoch, value), self._size)
+        if continues is not None:
+            return bool(continues)
         return ranking.among_best(number, self._config.reduction_factor)
 
     def _trial(self, number: int, epoch: int, value: float) -> FrozenTrial:

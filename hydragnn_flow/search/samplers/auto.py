@@ -391,15 +391,12 @@ class AutoSampler(BatchedTPESampler):
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
         """Return `Proposer.continues` for a trial with its newest report.
 
-        The quasi-random trials continue, to show all over the space how ends differ from rungs.
         None if the Gaussian process cannot tell: there are several objectives, fewer trials than
         are wanted are complete, batched TPE proposes, or trials are too short to wait for the
         answer.
         """
         if self._handed_over or len(study.directions) > 1:
             return None
-        if trial.number < N_START:
-            return True
         found, running = self._seen(study, trial)
         known, seed = list(found.values()), self._seed * 100_003 + trial.number
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
