@@ -10,13 +10,8 @@ from scipy.optimize import approx_fprime
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.encoding import KnownTrial, UnitCube
-from hydragnn_flow.search.samplers.proposer import (
-    GaussianProcess,
-    Proposer,
-    Rows,
-    _subset,
-    log_gain,
-)
+from hydragnn_flow.search.samplers.gaussian_process import GaussianProcess, Rows
+from hydragnn_flow.search.samplers.proposer import Proposer, _subset, log_gain
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),

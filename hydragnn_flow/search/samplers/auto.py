@@ -167,6 +167,12 @@ class Supply:
         mean = self._trial_seconds / self._ended
         return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(len(self._begun), 1))
 
+    @property
+    def judges(self) -> bool:
+        """True if a verdict can be waited for: trials are long, and none is being computed."""
+        free = self._verdict is None or self._verdict.done()
+        return free and self.patience > self._cost
+
     def take(self, known: Known, running: Running, seed: int) -> Values | None:
         """Return the parameters of the next trial; None if no proposal is ready in time.
 
@@ -210,13 +216,9 @@ class Supply:
         ProcessDied
             If the process has ended.
         """
-        background, patience = self._begin(), self.patience
-        waits = self._verdict is not None and not self._verdict.done()
-        if waits or patience == 0 or self._cost > patience:
-            return None
-        self._verdict = background.continues(known, running, row, wanted, seed)
+        self._verdict = self._begin().continues(known, running, row, wanted, seed)
         try:
-            return self._verdict.result(patience)
+            return self._verdict.result(self.patience)
         except TimeoutError:
             self._verdict.cancel()
             return None
@@ -392,16 +394,20 @@ class AutoSampler(BatchedTPESampler):
         """Return `Proposer.continues` for a trial with its newest report.
 
         None if the Gaussian process cannot tell: there are several objectives, fewer trials than
-        are wanted are complete, batched TPE proposes, or trials are too short to wait for the
-        answer.
+        are wanted are complete, the report is infinite, batched TPE proposes, or trials are too
+        short to wait for the answer.
         """
-        if self._handed_over or len(study.directions) > 1:
+        if (
+            self._handed_over
+            or len(study.directions) > 1
+            or not (self._wait or self._supply.judges)
+        ):
             return None
-        found, running = self._seen(study, trial)
-        known, seed = list(found.values()), self._seed * 100_003 + trial.number
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(complete) < wanted:
+        found, running = self._seen(study, trial)
+        if len(complete) < wanted or trial.number not in found:
             return None
+        known, seed = list(found.values()), self._seed * 100_003 + trial.number
         row = list(found).index(trial.number)
         if self._wait:
             return self._own().continues(known, running, row, wanted, seed)

@@ -1,0 +1,255 @@
+"""Gaussian process of the values of trials at their rungs."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+
+from hydragnn_flow.search.samplers.encoding import Floats, Integers
+
+_PRIORS = {
+    "length": (-4.0, 0.0, 6.0, 1.0),
+    "variance": (-3.0, 0.0, 3.0, 0.5),
+    "gain": (-6.0, 0.0, 2.0, 1.0),
+    "gap": (-9.0, -2.0, 3.0, 1.0),
+    "noise": (-13.8, -4.0, 1.0, 1.0),
+}
+"""Smallest, expected and largest logarithm of each kind of hyper-parameter, and the standard
+deviation of its normal prior."""
+_SMALLEST_VARIANCE = 1e-10
+_MEAN_VARIANCE = 10.0
+"""Variance of the mean value at each rung, which is hardly known before any value is."""
+_SEED_CORRELATION = 0.6
+"""Correlation of the noise of one trial at two rungs. With equal parameters and other seeds it was
+0.47 to 0.85 in three tables of recorded trainings."""
+
+
+class Rows(NamedTuple):
+    """Known values: each belongs to a rung and to a trial."""
+
+    features: Floats
+    """Features of the trial [n, n_features], each in 0..1."""
+    values: Floats
+    """Standardised values [n]."""
+    rungs: Integers
+    """Rung of each value [n], counted from 0. The last one is the end of a training."""
+    trials: Integers
+    """Number of the trial of each value [n], 0 or more."""
+
+
+class GaussianProcess:
+    """Gaussian process of values at the rungs of trials, with the most probable hyper-parameters.
+
+    Values at the last rung have a Matérn 5/2 kernel and noise. One at an earlier rung is the value
+    at the end times a gain, plus the gaps from each rung to the next. Gaps depend on the parameters
+    by a Matérn kernel with other lengths (after Kennedy and O'Hagan, Biometrika 87, 1 (2000)). So a
+    rung where other trials are good than at the end teaches little. The noise of one trial is
+    correlated over its rungs. Each rung has a mean of its own.
+
+    The logarithms of the hyper-parameters have normal priors: of a length for each parameter of the
+    space, another one for gaps, the variance, the gain and the relative variance of the gap of each
+    rung but the last, and the noise of each rung. Lengths that grow with the number of dimensions
+    (Hvarfner et al., ICML 2024, arXiv:2402.02229) made the model too sure of choices that were
+    hardly tried.
+
+    Parameters
+    ----------
+    lengths
+        Index of the length that scales each feature [n_features]; features of one parameter have
+        the same index.
+    rungs
+        Number of rungs.
+    """
+
+    def __init__(self, lengths: Integers, rungs: int = 1) -> None:
+        self._lengths = lengths
+        self._d, self.rungs = int(lengths.max()) + 1, rungs
+        earlier = rungs - 1
+        self._at = self._d * (2 if earlier else 1)
+        sizes = (self._at, 1, earlier, earlier, rungs)
+        priors = np.repeat(np.array([*_PRIORS.values()]), sizes, axis=0)
+        self._range, self._expected, self._spread = priors[:, [0, 2]], priors[:, 1], priors[:, 3]
+        self._logs = self._expected
+        self._mean = _MEAN_VARIANCE if rungs > 1 else 0.0
+        self._later = np.maximum.outer(np.arange(rungs), np.arange(rungs))
+        self._rows = Rows(
+            np.empty((0, len(lengths))), np.empty(0), np.empty(0, np.intp), np.empty(0, np.intp)
+        )
+        self._root, self._weights = np.empty((0, 0)), np.empty(0)
+
+    def fit(self, rows: Rows) -> None:
+        """Fit the hyper-parameters to known values, by maximising their posterior density."""
+        # Started from the last fit as well, since the posterior has several maxima.
+        found = [
+            minimize(
+                self._loss,
+                start,
+                (rows,),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=self._range.tolist(),
+                options={"maxiter": 60},
+            )
+            for start in (self._logs, self._expected)
+        ]
+        self._logs = min(found, key=lambda result: float(result.fun)).x
+
+    def condition(self, rows: Rows, pending: Floats) -> None:
+        """Condition the process on known values, and on points whose values are not known yet.
+
+        Pending points are assumed to have their expected values at the last rung (the Kriging
+        believer of Ginsbourger et al., 2010). That keeps the predicted mean and removes the
+        variance there.
+
+        Parameters
+        ----------
+        rows
+            Known values.
+        pending
+            Features [n_pending, n_features] of points whose values are not known yet.
+        """
+        n = len(rows.values)
+        self._rows = rows
+        self._add(pending)
+        lower = np.linalg.cholesky(self._covariance(self._logs, self._rows)[0])
+        self._root = solve_triangular(lower, np.eye(len(lower)), lower=True)
+        known = self._root[:n, :n]
+        self._weights = known.T @ (known @ rows.values)
+
+    def believe(self, point: Floats) -> None:
+        """Add one more pending point [n_features], whose value is not known yet."""
+        row = self._root @ self._cross(point[None])[:, 0]
+        rest = math.sqrt(max(self._variance() + self.noise - float(row @ row), _SMALLEST_VARIANCE))
+        self._root = np.block(
+            [
+                [self._root, np.zeros((len(row), 1))],
+                [-(row @ self._root)[None] / rest, np.array([[1 / rest]])],
+            ]
+        )
+        self._add(point[None])
+
+    def predict(self, points: Floats, trials: Integers | None = None) -> tuple[Floats, Floats]:
+        """Predict values at the last rung: mean [n] and standard deviation [n].
+
+        Parameters
+        ----------
+        points
+            Features [n, n_features].
+        trials
+            Number of the known trial at each point, to predict its own value with its noise. By
+            default the values are without noise.
+        """
+        cross, variance = self._cross(points), self._variance()
+        if trials is not None:
+            noise = self._covariances(self._logs)[1][self._rows.rungs, -1]
+            cross = cross + noise[:, None] * (self._rows.trials[:, None] == trials)
+            variance += self.noise
+        mean: Floats = self._weights @ cross[: len(self._weights)]
+        known = self._root @ cross
+        left = variance - np.einsum("ij,ij->j", known, known)
+        return mean, np.sqrt(np.maximum(left, _SMALLEST_VARIANCE))
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise at the last rung."""
+        return float(np.exp(self._logs[-1]))
+
+    def _variance(self) -> float:
+        return float(np.exp(self._logs[self._at])) + self._mean
+
+    def _add(self, pending: Floats) -> None:
+        rows, n = self._rows, len(pending)
+        self._rows = Rows(
+            np.concatenate([rows.features, pending]),
+            rows.values,
+            np.append(rows.rungs, np.full(n, self.rungs - 1)),
+            np.append(rows.trials, -1 - len(rows.trials) - np.arange(n)),
+        )
+
+    def _covariances(self, logs: Floats) -> tuple[Floats, Floats]:
+        """Return covariances between rungs: of values, and of noise [n_rungs, n_rungs].
+
+        Those of values [n_kernels, n_rungs, n_rungs] are for the kernel of the end, and of gaps.
+        """
+        n = self.rungs
+        variance, gains, gaps, noises = np.split(np.exp(logs[self._at :]), [1, n, 2 * n - 1])
+        ahead = np.append(np.cumsum(gaps[::-1])[::-1], 0.0)[self._later]
+        gains = np.append(gains, 1.0)
+        shared = np.full((n, n), _SEED_CORRELATION)
+        np.fill_diagonal(shared, 1.0)
+        values = variance * np.stack([np.outer(gains, gains), ahead])
+        return values[: self._at // self._d], np.sqrt(np.outer(noises, noises)) * shared
+
+    def _covariance(
+        self, logs: Floats, rows: Rows
+    ) -> tuple[Floats, list[tuple[Floats, Floats, Floats]]]:
+        """Return the covariance of values [n, n], and `_decay` of each kernel."""
+        between, noise = self._covariances(logs)
+        at = np.ix_(rows.rungs, rows.rungs)
+        covariance = (rows.trials[:, None] == rows.trials) * noise[at]
+        covariance += self._mean * (rows.rungs[:, None] == rows.rungs)
+        decays = []
+        for kernel, values in enumerate(between):
+            decays.append(self._decay(logs, kernel, rows.features, rows.features))
+            covariance += decays[-1][2] * values[at]
+        return covariance, decays
+
+    def _cross(self, points: Floats) -> Floats:
+        """Return the covariances [n_known, n] of known values with those at the last rung."""
+        kernel = self._decay(self._logs, 0, self._rows.features, points)[2]
+        between = self._covariances(self._logs)[0][0][self._rows.rungs, -1][:, None]
+        last = (self._rows.rungs == self.rungs - 1)[:, None]
+        cross: Floats = kernel * between + self._mean * last
+        return cross
+
+    def _decay(
+        self, logs: Floats, kernel: int, first: Floats, second: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return exp(-r), r and the kernel at scaled distances r, each [n_first, n_second]."""
+        scale = np.exp(-logs[self._d * kernel + self._lengths])
+        r = np.sqrt(5 * _squares(first * scale, second * scale))
+        decay = np.exp(-r)
+        return decay, r, decay * (1 + r + r * r / 3)
+
+    def _loss(self, logs: Floats, rows: Rows) -> tuple[float, Floats]:
+        """Return the negative logarithm of the posterior density and its gradient [n_logs]."""
+        n, d, at = self.rungs, self._d, self._at
+        covariance, decays = self._covariance(logs, rows)
+        lower = np.linalg.cholesky(covariance)
+        inverse = cho_solve((lower, True), np.eye(len(rows.values)))
+        weights = inverse @ rows.values
+        off = (logs - self._expected) / self._spread
+        loss = 0.5 * (rows.values @ weights + off @ off) + np.log(np.diag(lower)).sum()
+        # Derivative of the likelihood by the covariance. That of the kernel by the square of a
+        # scaled distance is -5/6 decay (1 + r).
+        slope = 0.5 * (np.outer(weights, weights) - inverse)
+        between, noise = self._covariances(logs)
+        gradient = off / self._spread
+        # Sums over all pairs of values of two rungs [n_rungs, n_rungs].
+        of = np.eye(n)[rows.rungs]
+        by_value = []
+        for kernel, (decay, r, value) in enumerate(decays):
+            pairs = between[kernel][np.ix_(rows.rungs, rows.rungs)]
+            pull = slope * pairs * decay * (1 + r) * (5 / 3)
+            scaled = rows.features * np.exp(-logs[d * kernel + self._lengths])
+            by_feature = 2 * ((scaled**2).T @ pull.sum(1) - (scaled * (pull @ scaled)).sum(0))
+            gradient[d * kernel : d * (kernel + 1)] -= np.bincount(self._lengths, by_feature)
+            by_value.append(of.T @ (slope * value) @ of)
+        gradient[at] -= (np.stack(by_value) * between).sum()
+        gradient[at + 1 : at + n] -= 2 * (by_value[0] * between[0]).sum(1)[:-1]
+        for rung, gap in enumerate(np.exp(logs[at] + logs[at + n : at + 2 * n - 1])):
+            gradient[at + n + rung] -= gap * by_value[1][self._later <= rung].sum()
+        same = rows.trials[:, None] == rows.trials
+        gradient[at + 2 * n - 1 :] -= (of.T @ (slope * same) @ of * noise).sum(1)
+        return float(loss), gradient
+
+
+def _squares(first: Floats, second: Floats) -> Floats:
+    """Return the squared distances [n_first, n_second] between all pairs of points."""
+    squares = (first**2).sum(1)[:, None] + (second**2).sum(1) - 2 * (first @ second.T)
+    distances: Floats = np.maximum(squares, 0.0)
+    return distances
