@@ -93,7 +93,7 @@ class RuledSampler(BaseSampler):
         self._sampler.after_trial(study, trial, state, values)
 
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
-        """Return whether the other sampler lets a trial continue at a rung; None if it cannot tell."""
+        """Return whether the other sampler lets a trial continue; None if it cannot tell."""
         judge = getattr(self._sampler, "continues", None)
         return None if judge is None else judge(study, trial, wanted)
 
