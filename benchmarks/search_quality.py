@@ -5,9 +5,11 @@
 
 The functions are tables of recorded trainings and Hartmann's (`search_race/functions.py`). So many
 trials run side by side, and each lasts as long as its training did, or a time drawn by its
-number, so every engine sees results arrive in the same rhythm. *Regret* is the true loss of the
-best observed configuration over the best there is; random search's is 1. One engine is ahead of
-another beyond two standard errors over functions. Nothing is timed, so other work may run beside.
+number, so every engine sees results arrive in the same rhythm. In settings that end in `rungs`,
+engines also judge trials at their rungs, and every search has the epochs of so many whole
+trainings. *Regret* is the true loss of the best observed trial over the best there is; random
+search's is 1, in whole trainings. One engine is ahead of another beyond two standard errors over
+functions. Nothing is timed, so other work may run beside.
 """
 
 from __future__ import annotations
@@ -27,12 +29,20 @@ import optuna
 import torch
 import typer
 from results import Cell, Run, Table, say
-from search_race.engines import ENGINES, Clock, deephyper_version, make_engine
-from search_race.functions import DEVELOPMENT, HELD_OUT, Function, load
+from search_race.engines import (
+    ENGINES,
+    RUNG_ENGINES,
+    WHOLE,
+    Clock,
+    deephyper_version,
+    make_engine,
+)
+from search_race.functions import FUNCTIONS, Function, load
 
-Regrets = dict[tuple[str, str, str], list[float]]
-"""Setting, engine, function → regrets at the end, seed by seed."""
-_TARGET, _AHEAD = 0.9, 2.0
+Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
+"""Setting, engine, function → regrets half-way and at the end, seed by seed."""
+_TARGETS, _AHEAD = {False: 0.9, True: 0.85}, 2.0
+"""Targets without rungs and with them; standard errors of a difference."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,17 @@ class Setting:
     """Searches of each function by each engine."""
     slow_seeds: int
     """Searches by engines that take a minute of a core or more."""
+    rungs: bool = False
+    """Whether trials are judged at their rungs."""
 
     @property
     def name(self) -> str:
-        return f"{self.in_flight}:{self.evaluations}"
+        return f"{self.in_flight}:{self.evaluations}" + " rungs" * self.rungs
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """Engine → what it is."""
+        return RUNG_ENGINES if self.rungs else ENGINES
 
 
 SETTINGS = {
@@ -59,84 +76,112 @@ SETTINGS = {
         Setting(4, 60, 60.0, 10, 1),
         Setting(32, 96, 600.0, 10, 1),
         Setting(256, 512, 600.0, 2, 0),
+        Setting(4, 60, 60.0, 10, 10, rungs=True),
+        Setting(32, 96, 600.0, 10, 10, rungs=True),
+        Setting(256, 512, 600.0, 2, 0, rungs=True),
     )
 }
-QUICK = {"4:16": Setting(4, 16, 60.0, 1, 0)}
+QUICK = {
+    one.name: one for one in (Setting(4, 16, 60.0, 1, 0), Setting(4, 16, 60.0, 1, 0, rungs=True))
+}
 _SLOW = ("gp", "deephyper")
+TITLES = {
+    False: "Mean regret at the end, random search 1",
+    True: "Mean regret with rungs at equal epochs, random search of whole trainings 1",
+}
+"""Without rungs and with them → title of the table."""
 
 
 def search(
     function: Function, name: str, setting: Setting, seed: int, deephyper: Path | None
-) -> float:
-    """Regret of a search at its end, on slots that always have a trial."""
+) -> tuple[float, float]:
+    """Regrets of a search half-way and at its end, on slots that always have a trial."""
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
-    running: list[tuple[float, int, int]] = []
+    first = 0 if setting.rungs and name not in WHOLE else len(function.epochs) - 1
+    epochs = function.epochs[first:]
+    steps = np.diff(epochs, prepend=0)
+    budget, spent, begun = setting.evaluations * epochs[-1], 0, 0
+    running: list[tuple[float, int, int, int]] = []
     params: list[dict[str, object]] = []
-    best = regret = math.inf
-    with closing(make_engine(name, function, seed, deephyper, clock)) as engine:
+    best = regret = half = math.inf
+    engine = make_engine(name, function, epochs, setting.evaluations, seed, deephyper, clock)
+    with closing(engine):
 
-        def begin(count: int) -> None:
+        def start(number: int, key: int, rung: int) -> None:
+            nonlocal begun
+            given = params[number]
+            length = drawn[number] if function.length is None else function.length(given)
+            seconds = setting.seconds * length * steps[rung] / epochs[-1]
+            heapq.heappush(running, (clock.now + seconds, number, key, rung))
+            begun += steps[rung]
+
+        def ask(count: int) -> None:
             for key, asked in engine.ask(count):
-                number = len(params)
                 params.append(asked)
-                length = drawn[number] if function.length is None else function.length(asked)
-                end = clock.now + setting.seconds * length
-                heapq.heappush(running, (end, number, key))
+                start(len(params) - 1, key, 0)
 
-        begin(min(setting.in_flight, setting.evaluations))
-        while running:
-            end, number, key = heapq.heappop(running)
+        ask(min(setting.in_flight, setting.evaluations))
+        while running and spent < budget:
+            end, number, key, rung = heapq.heappop(running)
             clock.now = max(clock.now, end)  # the driver may have been busy for longer
-            value = function.observed(params[number], seed, number)
+            spent += steps[rung]
+            value = function.observed(params[number], seed, number)[first + rung]
             if value < best:
                 best = value
-                regret = max(function.value(params[number]) - function.best, 0.0)
-            engine.tell(key, value)
-            if len(params) < setting.evaluations:
-                begin(1)
-    return regret
+                regret = max(function.losses(params[number])[first + rung] - function.best, 0.0)
+            half = regret if spent <= budget / 2 else half
+            if engine.report(key, epochs[rung], value):
+                start(number, key, rung + 1)
+            elif begun < budget:
+                ask(1)
+    return half, regret
 
 
-def relative(found: Regrets, setting: str, engine: str, other: str) -> dict[str, float]:
+def relative(
+    found: Regrets, setting: str, engine: str, other: str, when: int = -1
+) -> dict[str, float]:
     """Function → mean regret over random search's, on the seeds that another engine has too."""
     means = {}
     for (of, name, function), regrets in found.items():
         theirs = found.get((setting, other, function), [])
         seeds = min(len(regrets), len(theirs))
         if (of, name) == (setting, engine) and seeds:
-            means[function] = mean(regrets[:seeds]) / mean(found[setting, "random", function])
+            scale = mean(one[when] for one in found[setting, "random", function])
+            means[function] = mean(one[when] for one in regrets[:seeds]) / scale
     return means
 
 
-def table(found: Regrets, settings: Sequence[str]) -> Table:
+def table(found: Regrets, settings: Sequence[Setting], title: str, *, half: bool) -> Table:
     """Mean regret of every engine in every setting, over all functions."""
+    moments = {"": -1, ", half-way": 0} if half else {"": -1}
     rows: list[list[Cell]] = []
-    for engine, what in ENGINES.items():
+    for engine, what in settings[0].engines.items():
         cells: list[Cell] = []
         for setting in settings:
-            values = [*relative(found, setting, engine, engine).values()]
-            cells.append(mean(values) if values else None)
+            for when in moments.values():
+                values = [*relative(found, setting.name, engine, engine, when).values()]
+                cells.append(mean(values) if values else None)
         if engine != "random" and any(cell is not None for cell in cells):
             rows.append([f"`{engine}`: {what}", *cells])
-    title = "Mean regret at the end, random search 1"
-    return Table(["engine", *settings], rows, "end", title)
+    columns = [setting.name + words for setting in settings for words in moments]
+    return Table(["engine", *columns], rows, "rungs" if half else "end", title)
 
 
-def verdicts(found: Regrets, settings: Sequence[str]) -> list[str]:
+def verdicts(found: Regrets, settings: Sequence[Setting], target: float) -> list[str]:
     """Sentence: `auto` beside the best peer of each setting."""
     said = []
     for setting in settings:
         ratios = {}
-        for peer in ("gp", "deephyper", "tpe", "tpe_groups"):
-            ours, theirs = _pair(found, setting, peer)
+        for peer in setting.engines.keys() - {"auto", "batched_tpe", "random"}:
+            ours, theirs = _pair(found, setting.name, peer)
             if len(ours) > 1 and max(theirs) > 0:
                 ratios[peer] = mean(ours) / mean(theirs), _verdict(ours, theirs)
         if ratios:
             best = max(ratios, key=lambda peer: ratios[peer][0])
             ratio, verdict = ratios[best]
-            missed = ", MISSED" if ratio > _TARGET else ""
-            said.append(f"{ratio:.2f} (`{best}`, {verdict}{missed})")
-    beside = f"`auto` over the best peer, target ≤ {_TARGET:g}"
+            missed = ", MISSED" if ratio > target else ""
+            said.append(f"{setting.name} {ratio:.2f} (`{best}`, {verdict}{missed})")
+    beside = f"`auto` over the best peer, target ≤ {target:g}"
     return [f"{beside}: {', '.join(said)}"] if said else []
 
 
@@ -165,7 +210,8 @@ def main(
         Path | None, typer.Option(help="Python interpreter that has DeepHyper.", exists=True)
     ] = None,
     engine: Annotated[
-        list[str] | None, typer.Option(help=f"Engines beside random, of {', '.join(ENGINES)}.")
+        list[str] | None,
+        typer.Option(help=f"Engines beside random, of {', '.join(ENGINES | RUNG_ENGINES)}."),
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option(help=f"IN-FLIGHT:EVALUATIONS, of {', '.join(SETTINGS)}.")
@@ -184,21 +230,27 @@ def main(
     chosen = [known[name] for name in (known if quick else setting or known)]
     run = Run("search_quality", ["optuna", "numpy", "scipy", "torch"], quick=quick or development)
     found: Regrets = defaultdict(list)
-    names = [name for name in ENGINES if name in {*(engine or ENGINES), "random"}]
-    for function in map(load, DEVELOPMENT if development else HELD_OUT):
-        for one in chosen:
-            for name in names:
-                of_setting = one.slow_seeds if name in _SLOW else one.seeds
+    for one in chosen:
+        for function in map(load, FUNCTIONS[one.rungs][development]):
+            for name in one.engines:
+                if name == "deephyper" and deephyper is None:
+                    continue
+                if name != "random" and name not in (engine or one.engines):
+                    continue
                 say(f"{one.name}, {function.name}, {name}")
-                for seed in range(seeds or of_setting):
-                    if name != "deephyper" or deephyper is not None:
-                        regret = search(function, name, one, seed, deephyper)
-                        found[one.name, name, function.name].append(regret)
-    columns = [one.name for one in chosen]
+                for seed in range(seeds or (one.slow_seeds if name in _SLOW else one.seeds)):
+                    regrets = search(function, name, one, seed, deephyper)
+                    found[one.name, name, function.name].append(regrets)
+    tables, remarks = [], []
+    for rungs, title in TITLES.items():
+        some = [one for one in chosen if one.rungs == rungs]
+        if some:
+            tables.append(table(found, some, title, half=rungs))
+            remarks += verdicts(found, some, _TARGETS[rungs])
     run.end(
-        [table(found, columns)],
+        tables,
         json,
-        remarks=verdicts(found, columns),
+        remarks=remarks,
         peers=deephyper_version(deephyper),
         details={" ".join(key): regrets for key, regrets in found.items()},
     )

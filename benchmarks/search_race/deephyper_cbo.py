@@ -2,9 +2,10 @@
 
     PYTHON-WITH-DEEPHYPER deephyper_cbo.py
 
-The first line is ``{"space": {name: domain}, "seed": 0}``. To each further one, ``{"tell": [[key,
-value]], "ask": n}``, the answer is what was suggested, ``[[key, params]]``. The smaller a value the
-better. Nothing of ours is imported, since DeepHyper's requirements are not ours.
+The first line is ``{"space": {name: domain}, "seed": 0, "epochs": [2, 6, 18]}``. To ``{"tell":
+[[key, value]], "ask": n}`` the answer is what was suggested, ``[[key, params]]``; to ``{"report":
+[key, epoch, value]}`` it is whether the trial continues, by DeepHyper's stopper. The smaller a
+value the better. Nothing of ours is imported, since DeepHyper's requirements are not ours.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any
 
 import ConfigSpace
 import numpy as np
+from deephyper.evaluator import RunningJob
+from deephyper.evaluator.storage import MemoryStorage
 from deephyper.hpo import CBO, HpProblem
+from deephyper.stopper import SuccessiveHalvingStopper
 
 
 def problem(space: dict[str, dict[str, Any]], seed: int) -> Any:
@@ -49,6 +53,25 @@ def active(params: dict[str, Any], space: dict[str, dict[str, Any]]) -> dict[str
     return kept
 
 
+class Judge:
+    """DeepHyper's successive halving, a stopper for each trial."""
+
+    def __init__(self, epochs: list[int]) -> None:
+        self._epochs, self._storage = epochs, MemoryStorage()
+        self._search = self._storage.create_new_search()
+        self._stoppers: dict[int, SuccessiveHalvingStopper] = {}
+
+    def continues(self, key: int, epoch: int, value: float) -> bool:
+        """Tell whether a trial continues that has reached a loss at an epoch."""
+        if key not in self._stoppers:
+            stopper = SuccessiveHalvingStopper(self._epochs[-1], self._epochs[0])
+            identity = self._storage.create_new_job(self._search)
+            stopper.job = RunningJob(identity, {}, self._storage, stopper)
+            self._stoppers[key] = stopper
+        self._stoppers[key].observe(epoch, -value)  # DeepHyper maximises
+        return not self._stoppers[key].stop()
+
+
 def serve() -> None:
     """Answer until the input ends."""
     warnings.simplefilter("ignore")
@@ -68,9 +91,13 @@ def serve() -> None:
             multi_point_strategy="cl_min",
         )
         asked: list[dict[str, Any]] = []
+        judge = Judge(first["epochs"])
         for line in sys.stdin:
             order = json.loads(line)
-            if order["tell"]:  # DeepHyper maximises
+            if "report" in order:
+                print(json.dumps(judge.continues(*order["report"])), file=answers, flush=True)
+                continue
+            if order["tell"]:
                 search.tell([(asked[key], -value) for key, value in order["tell"]])
             new = search.ask(order["ask"]) if order["ask"] else []
             shown = [

@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
 
-from hydragnn_flow.config import Parameter
+from hydragnn_flow.config.search import Parameter, SearchConfig
 from hydragnn_flow.search.records import active, suggest
+from hydragnn_flow.search.rungs import Rungs
 from hydragnn_flow.search.samplers.auto import AutoSampler, Proposals
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Known, Running
@@ -24,6 +28,8 @@ from search_race.functions import Function
 
 Asked = list[tuple[int, dict[str, Any]]]
 """Keys to tell results by, and configurations."""
+MEMBERS = 4
+"""Members of the ensemble that a search is for, `ensemble.size`."""
 ENGINES = {
     "auto": "ships",
     "batched_tpe": "ships",
@@ -33,7 +39,19 @@ ENGINES = {
     "tpe_groups": "the same, multivariate by groups",
     "random": "Optuna's random sampler",
 }
-"""Engine → what it is."""
+"""Engine of whole trainings → what it is."""
+RUNG_ENGINES = {
+    "auto": "ships: predicted ends",
+    "auto_whole": "the same without rungs",
+    "tpe_hyperband": "Optuna's TPE with Hyperband",
+    "bohb": "the same, multivariate by groups, as BOHB",
+    "asha": "Optuna's random sampler with successive halving",
+    "deephyper": "DeepHyper's CBO with successive halving",
+    "random": "Optuna's random sampler, whole trainings",
+}
+"""Engine of trainings with rungs → what it is."""
+WHOLE = ("auto_whole", "random")
+"""Those of them that train every trial to its end."""
 
 
 class Engine(Protocol):
@@ -41,35 +59,49 @@ class Engine(Protocol):
 
     def ask(self, count: int) -> Asked: ...
 
-    def tell(self, key: int, value: float) -> None: ...
+    def report(self, key: int, epoch: int, value: float) -> bool:
+        """Learn the loss of a trial at an epoch; whether it continues."""
 
     def close(self) -> None: ...
 
 
 class OptunaEngine:
-    """A sampler and a study in memory.
+    """A study in memory with a sampler, and a pruner or our rungs.
 
     Parameters
     ----------
     space
         Name → domain.
-    sampler
-        Sampler that proposes.
+    epochs
+        Epochs at which a trial is judged, the last is its end.
+    sampler, pruner
+        They propose and judge.
+    search
+        Configuration of our rungs, which judge instead of the pruner; None for the pruner.
     flat
         Whether the sampler is to propose all parameters always, those too that do not exist in a
         trial, as users do for samplers that know no conditions.
     """
 
     def __init__(
-        self, space: Mapping[str, Parameter], sampler: BaseSampler, *, flat: bool = False
+        self,
+        space: Mapping[str, Parameter],
+        epochs: Sequence[int],
+        sampler: BaseSampler,
+        pruner: BasePruner | None = None,
+        search: SearchConfig | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
-        self._space = space
+        self._space, self._end = space, epochs[-1]
         self._asked = {
             name: domain.model_copy(update={"when": {}}) if flat else domain
             for name, domain in space.items()
         }
-        self._study = optuna.create_study(sampler=sampler)
+        self._study = optuna.create_study(sampler=sampler, pruner=pruner or NopPruner())
         self._trials: dict[int, optuna.Trial] = {}
+        self._rungs = None if search is None else Rungs(search, self._end, self._study, MEMBERS)
+        self._place = {epoch: place for place, epoch in enumerate(epochs)}
 
     def ask(self, count: int) -> Asked:
         """Suggest so many configurations."""
@@ -82,9 +114,20 @@ class OptunaEngine:
             self._trials[trial.number] = trial
         return asked
 
-    def tell(self, key: int, value: float) -> None:
-        """Learn the loss of a configuration."""
-        self._study.tell(self._trials.pop(key), value)
+    def report(self, key: int, epoch: int, value: float) -> bool:
+        """Learn the loss of a trial at an epoch; whether it continues."""
+        trial = self._trials[key]
+        if self._rungs is not None:
+            continues = self._rungs.report(key, self._place[epoch], value) == "goes_on"
+            trial.report(value, epoch)
+        else:
+            trial.report(value, epoch)
+            continues = epoch < self._end and not trial.should_prune()
+        if epoch == self._end:
+            self._study.tell(trial, value)
+        elif not continues:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        return continues
 
     def close(self) -> None:
         """End what works beside it."""
@@ -104,9 +147,14 @@ class DeepHyperEngine:
         An interpreter that has DeepHyper.
     seed
         Seed of the search.
+    epochs
+        Epochs at which its stopper judges a trial, the last is its end.
     """
 
-    def __init__(self, space: Mapping[str, Parameter], python: Path, seed: int) -> None:
+    def __init__(
+        self, space: Mapping[str, Parameter], python: Path, seed: int, epochs: Sequence[int]
+    ) -> None:
+        self._end = epochs[-1]
         self._told: list[tuple[int, float]] = []
         self._process = subprocess.Popen(
             [python.absolute(), Path(__file__).with_name("deephyper_cbo.py")],
@@ -115,27 +163,36 @@ class DeepHyperEngine:
             encoding="utf-8",
         )
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._write({"space": domains, "seed": seed})
+        self._write({"space": domains, "seed": seed, "epochs": [*epochs]})
 
     def ask(self, count: int) -> Asked:
         """Suggest so many configurations."""
-        self._write({"tell": self._told, "ask": count})
-        self._told = []
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("DeepHyper has ended")
-        return [(key, params) for key, params in json.loads(line)]
+        told, self._told = self._told, []
+        return [(key, params) for key, params in self._answer({"tell": told, "ask": count})]
 
-    def tell(self, key: int, value: float) -> None:
-        """Learn a loss with the next question, as DeepHyper's own loop tells before it asks."""
-        self._told.append((key, value))
+    def report(self, key: int, epoch: int, value: float) -> bool:
+        """Learn the loss of a trial at an epoch; whether it continues.
+
+        The last loss is told with the next question, as DeepHyper's own loop tells before it asks.
+        """
+        continues = epoch < self._end and self._answer({"report": [key, epoch, value]})
+        if not continues:
+            self._told.append((key, value))
+        return continues
 
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def _answer(self, order: dict[str, Any]) -> Any:
+        self._write(order)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("DeepHyper has ended")
+        return json.loads(line)
 
     def _write(self, order: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -183,10 +240,11 @@ class SimulatedBackground:
         before = self._proposer.fits
         proposals = self._proposer.propose(known, running, count, seed)
         # CPU seconds measured for a space of twenty parameters: message, proposals, and a fit.
-        size = min(len(known), MOST_KNOWN) + len(running)
+        results = sum(1 + len(trial.reports) for trial in known)
+        size = min(results, MOST_KNOWN) + len(running)
         seconds = 0.01 + count * (0.055 + 3.6e-7 * size**2)
         if self._proposer.fits > before:
-            seconds += 0.65 * (min(len(known), MOST_FITTED) / MOST_FITTED) ** 3
+            seconds += 0.65 * (min(results, MOST_FITTED) / MOST_FITTED) ** 3
         return Awaited(self._clock, self._clock.now + seconds, Proposals(proposals, seconds))
 
     def continues(
@@ -202,29 +260,52 @@ class SimulatedBackground:
 
 
 def make_engine(
-    name: str, function: Function, seed: int, deephyper: Path | None, clock: Clock
+    name: str,
+    function: Function,
+    epochs: Sequence[int],
+    trials: int,
+    seed: int,
+    deephyper: Path | None,
+    clock: Clock,
 ) -> Engine:
-    """One of :data:`ENGINES`, stock ones with the settings that they have by default."""
+    """An engine by name, stock ones with the settings that they have by default."""
     if name == "deephyper":
         assert deephyper is not None
-        return DeepHyperEngine(function.space, deephyper, seed)
+        return DeepHyperEngine(function.space, deephyper, seed, epochs)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    makers: dict[str, Callable[[], BaseSampler]] = {
-        "auto": lambda: AutoSampler(
+
+    def auto() -> AutoSampler:
+        return AutoSampler(
             function.space,
             seed=seed,
+            rung_epochs=epochs,
             background=lambda *given: SimulatedBackground(clock, Proposer(*given)),
             clock=clock,
-        ),
-        "batched_tpe": lambda: BatchedTPESampler(seed=seed),
-        "gp": lambda: GPSampler(seed=seed),
-        "tpe": lambda: TPESampler(seed=seed),
-        "tpe_groups": lambda: TPESampler(
-            multivariate=True, group=True, constant_liar=True, seed=seed
-        ),
-        "random": lambda: RandomSampler(seed=seed),
+        )
+
+    def groups() -> TPESampler:
+        return TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
+
+    factor = epochs[1] // epochs[0] if len(epochs) > 1 else 3
+    halving = SuccessiveHalvingPruner(min_resource=epochs[0], reduction_factor=factor)
+    hyperband = HyperbandPruner(epochs[0], epochs[-1], factor)
+    search = SearchConfig(
+        trials=trials, space=function.space, min_epochs=epochs[0], reduction_factor=factor
+    )
+    made = partial(OptunaEngine, function.space, epochs)
+    makers: dict[str, Callable[[], OptunaEngine]] = {
+        "auto": lambda: made(auto(), search=search if len(epochs) > 1 else None),
+        "auto_whole": lambda: made(auto()),
+        "batched_tpe": lambda: made(BatchedTPESampler(seed=seed)),
+        "gp": lambda: made(GPSampler(seed=seed), flat=True),
+        "tpe": lambda: made(TPESampler(seed=seed)),
+        "tpe_groups": lambda: made(groups()),
+        "tpe_hyperband": lambda: made(TPESampler(seed=seed), hyperband),
+        "bohb": lambda: made(groups(), hyperband),
+        "asha": lambda: made(RandomSampler(seed=seed), halving),
+        "random": lambda: made(RandomSampler(seed=seed)),
     }
-    return OptunaEngine(function.space, makers[name](), flat=name == "gp")
+    return makers[name]()
 
 
 def deephyper_version(python: Path | None) -> dict[str, str]:

@@ -1,14 +1,15 @@
 """Functions that samplers are compared on: tables of recorded trainings, and one that was made up.
 
-`HELD_OUT` were chosen before any sampler that they measure was changed, and are frozen: no sampler
-may be tuned on them; `DEVELOPMENT` is for that. Beside each table a file says where it comes from.
-A search looks losses up, so every engine finds the same value on every machine.
+Those held out were chosen before what they measure was changed, and are frozen: nothing may be
+tuned on them; those for development are for that. The rules at rungs have sets of their own. Beside
+each table a file says where it comes from. A search looks losses up, so every engine finds the same
+value on every machine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,26 @@ class Function:
     name: str
     space: dict[str, Parameter]
     """Name → domain; names that `when` mentions come first."""
-    value: Callable[[Params], float]
-    """The true loss of a configuration."""
+    losses: Callable[[Params], NDArray[np.float64]]
+    """The true loss of a configuration at each rung; the last is that of a whole training."""
     best: float
     """The smallest loss there is."""
     noise: float = 0.0
     """Standard deviation of the noise that is added to an observed loss."""
-    scatter: float = 0.0
-    """Standard deviation of the noise that is added to the loss's logarithm."""
+    scatter: NDArray[np.float64] | None = None
+    """Root of the covariance [n_rungs, n_rungs] of the noise of the losses' logarithms."""
     length: Callable[[Params], float] | None = None
     """CPU time of a training, over the median of random configurations."""
+    epochs: tuple[int, ...] = (1,)
+    """Epochs of the rungs."""
 
-    def observed(self, params: Params, seed: int, number: int) -> float:
-        """The loss as trial ``number`` of a search sees it, the same for every engine."""
-        drawn = float(np.random.default_rng([seed, number]).normal())
-        return self.value(params) * math.exp(self.scatter * drawn) + self.noise * drawn
+    def observed(self, params: Params, seed: int, number: int) -> NDArray[np.float64]:
+        """Losses at the rungs as trial ``number`` of a search sees them, equal for all engines."""
+        losses = self.losses(params)
+        drawn = np.random.default_rng([seed, number]).normal(size=len(losses))
+        if self.scatter is not None:
+            losses = losses * np.exp(self.scatter @ drawn)
+        return np.minimum.accumulate(losses + self.noise * drawn)
 
 
 def _surrogate(name: str, about: dict[str, Any], table: Table) -> Function:
@@ -55,25 +61,38 @@ def _surrogate(name: str, about: dict[str, Any], table: Table) -> Function:
         (table[f"weights{i}"].astype(np.float64), table[f"offsets{i}"].astype(np.float64))
         for i in range(3)
     ]
-    median, best, scatter = (float(table[key]) for key in ("median_seconds", "best", "scatter"))
+    median, best = float(table["median_seconds"]), float(table["best"])
+    epochs = tuple(about["rungs"])
 
-    def answers(params: Params) -> list[float]:
+    def answers(params: Params) -> NDArray[np.float64]:
         """Logarithms of the losses at the rungs and of the time [s]."""
         held: NDArray[np.float64] = np.array([[_encoded(params, space)]])
         for i, (weights, offsets) in enumerate(layers):
             held = held @ weights + offsets[:, None]
             if i < 2:
                 held = held / (1 + np.exp(-held))
-        found: list[float] = (held.mean(0)[0] * table["scale"] + table["shift"]).tolist()
-        return found
+        return np.asarray(held.mean(0)[0] * table["scale"] + table["shift"], np.float64)
 
-    def loss(params: Params) -> float:
-        return math.exp(min(answers(params)[:-1]))
+    def losses(params: Params) -> NDArray[np.float64]:
+        return np.exp(np.minimum.accumulate(answers(params)[:-1]))
 
     def length(params: Params) -> float:
         return math.exp(answers(params)[-1]) / median
 
-    return Function(name, space, loss, best, scatter=scatter, length=length)
+    scatter = _scatter(table, epochs)
+    return Function(name, space, losses, best, scatter=scatter, length=length, epochs=epochs)
+
+
+def _scatter(table: Table, epochs: Sequence[int]) -> NDArray[np.float64]:
+    """Root of the covariance of a training's logarithms over seeds, from those trained again."""
+    every = epochs[-1] // table["log_losses"].shape[1]
+    curves = np.fmin.accumulate(table["log_losses"].astype(np.float64), axis=1)
+    rungs = curves[:, [epoch // every - 1 for epoch in epochs]]
+    _, groups = np.unique(np.nan_to_num(table["params"], nan=-1), axis=0, return_inverse=True)
+    again = [rungs[groups == i] for i in np.flatnonzero(np.bincount(groups.ravel()) > 1)]
+    off = np.concatenate([one - one.mean(0) for one in again])
+    covariance = off.T @ off / (len(off) - len(again))
+    return np.linalg.cholesky(covariance + 1e-9 * np.eye(len(epochs)))
 
 
 def _encoded(params: Params, space: Mapping[str, Parameter]) -> list[float]:
@@ -108,16 +127,16 @@ def _grid(name: str, about: dict[str, Any], table: Table) -> Function:
                 else Parameter(int=(0, len(values) - 1), when=when)
             )
 
-    def loss(params: Params) -> float:
+    def losses(params: Params) -> NDArray[np.float64]:
         kind = params["kind"]
         given = {argument: params[f"{kind}.{argument}"] for argument in levels[kind]}
         place = tuple(
             levels[kind][argument].index(value) if argument in chosen else value
             for argument, value in given.items()
         )
-        return float(table[kind][place])
+        return np.array([table[kind][place]], np.float64)
 
-    return Function(name, space, loss, min(float(table[kind].min()) for kind in levels))
+    return Function(name, space, losses, min(float(table[kind].min()) for kind in levels))
 
 
 # Hartmann's function of six variables, as Dixon and Szegö (Towards Global Optimization 2, 1978)
@@ -137,11 +156,11 @@ _DEEPEST = 3.322368011
 _RATES, _SHARES = tuple(f"rate.{i}" for i in range(3)), tuple(f"share.{i}" for i in range(3))
 
 
-def _hartmann(params: Params) -> float:
+def _hartmann(params: Params) -> NDArray[np.float64]:
     """Six parameters matter, three of them logarithmically; fourteen do nothing."""
     x = [math.log10(params[n]) / 5 + 1 for n in _RATES] + [params[n] for n in _SHARES]
     squares = (_STEEP * (np.array(x) - _CENTRES) ** 2).sum(axis=1)
-    return _DEEPEST - float(_HEIGHTS @ np.exp(-squares))
+    return np.array([_DEEPEST - float(_HEIGHTS @ np.exp(-squares))])
 
 
 _HARTMANN = Function(
@@ -157,8 +176,12 @@ _HARTMANN = Function(
 )
 
 
-HELD_OUT = ("alloys", "perovskites", "boosting", "digits", "tumours", "hartmann")
-DEVELOPMENT = ("diabetes", "molecule")
+_TABLES_WITH_RUNGS = ("alloys", "perovskites", "boosting")
+FUNCTIONS = {
+    False: ((*_TABLES_WITH_RUNGS, "digits", "tumours", "hartmann"), ("diabetes", "molecule")),
+    True: (("silicon", "acetylacetone", "gaps"), _TABLES_WITH_RUNGS),
+}
+"""Without rungs and with them → functions held out, and functions for development."""
 
 
 def load(name: str) -> Function:
