@@ -9,10 +9,11 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Run the command line in Python's UTF-8 mode; restart the interpreter if the locale differs.
+    """Run the `hydragnn-flow` command in Python's UTF-8 mode.
 
-    All files are in UTF-8, but other packages trust the locale. Output stays in the encoding of
-    the locale.
+    If the locale has another encoding, the interpreter first restarts itself in that mode. All
+    files of this package are in UTF-8, but other packages follow the locale. Output stays in the
+    encoding of the locale.
     """
     for number in range(3):  # else a file opened later would get a closed stream's number
         with suppress(OSError):

@@ -111,9 +111,10 @@ def prepare(
     data: Data = None,
     run_dir: RunDirOption = None,
 ) -> None:
-    """Build the GraphStore of a configuration: read, check, find neighbours, split, write.
+    """Build the GraphStore, the graph data on disk, that a configuration describes.
 
-    The same command continues a preparation that was stopped.
+    Structures are read, checked, given neighbour lists, divided into splits and written. The same
+    command continues a preparation that was stopped.
     """
     from hydragnn_flow.campaign import check_paths, load_config
     from hydragnn_flow.campaign import prepare as build
@@ -134,10 +135,11 @@ def run(
     data: Data = None,
     run_dir: RunDirOption = None,
 ) -> None:
-    """Run a campaign: search, train the best as an ensemble, predict with error bars.
+    """Run a campaign: search hyper-parameters, train an ensemble, predict with error bars.
 
-    The same command continues a run that was stopped. With `search.objective` it calls a function;
-    a search for `throughput`, `seconds` or `joules` alone has no ensemble.
+    The same command continues a run that was stopped. With `search.objective` the search is over a
+    user's function instead of networks. A search for `throughput`, `seconds` or `joules` alone
+    trains no ensemble.
     """
     from hydragnn_flow.campaign import check_paths, run_campaign, with_start
     from hydragnn_flow.config.objective import ObjectiveConfig
@@ -196,7 +198,7 @@ def status(
         bool, typer.Option("--log", help="Add the last decisions of the driver, from driver.log.")
     ] = False,
 ) -> None:
-    """Show a live or finished run at a glance."""
+    """Show the phase, trials, members, errors and failures of a live or finished run."""
     from hydragnn_flow.log import last_lines
     from hydragnn_flow.report.stage import status_table
 
@@ -217,7 +219,7 @@ def report(run_dir: RunDir) -> None:
 
 @store_app.command("info")
 def store_info(path: Store) -> None:
-    """Show the contents of a store."""
+    """Show what a GraphStore holds: splits, keys, units, targets, elements and cutoff."""
     from hydragnn_flow.data import store_summary
     from hydragnn_flow.data.reading.graph_store import open_foreign
 
@@ -273,7 +275,7 @@ def store_info(path: Store) -> None:
 
 @store_app.command("check")
 def store_check(path: Store) -> None:
-    """Verify every checksum and read every graph of a store."""
+    """Verify every checksum and read every graph of a GraphStore."""
     from hydragnn_flow.data import check_store
     from hydragnn_flow.report.progress import CampaignView
 
@@ -309,7 +311,7 @@ def _counted(n: int, thing: str) -> str:
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the `hydragnn-flow` command line, and end the process with its exit code.
 
     Every failure is reported in one sentence. Exit code 2 says that the input is wrong, 1 that
     anything else failed. ``--debug`` shows the traceback too.

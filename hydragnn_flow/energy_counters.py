@@ -23,7 +23,7 @@ _CRAY = "cray/pm_counters"
 
 
 def sysfs() -> Path:
-    """Return the directory of the kernel's files: `/sys`, or the value of the variable `HOST_SYS`.
+    """Return the directory of the kernel's files (sysfs): `/sys`, or the variable `HOST_SYS`.
 
     A container hides some of the files. `HOST_SYS` names the directory where the files of the host
     are mounted, as for gopsutil and Telegraf.
@@ -32,12 +32,12 @@ def sysfs() -> Path:
 
 
 def die_of_package(dies: int, counters: int, die: int) -> tuple[int, int]:
-    """Return the index of the counter of a GPU die, and the number of dies that share the counter.
+    """Return the index of a GPU die's energy counter, and how many dies share that counter.
 
     Parameters
     ----------
     dies, counters
-        Number of dies and of counters on the node; both are in the same order.
+        Number of GPU dies and of energy counters on the node, numbered in the same order.
     die
         Index of the die on the node, from 0.
 
@@ -76,12 +76,12 @@ class _Growing:
 
 
 def cray_counter(name: str) -> Counter | None:
-    """Return an energy counter of a Cray node; None if the node does not have it.
+    """Return one of the energy counters [J] of a Cray node; None if the node does not have it.
 
     Parameters
     ----------
     name
-        Name of the file: `energy`, `cpu_energy`, `accel0_energy`.
+        Name of the counter's file, such as `energy`, `cpu_energy` or `accel0_energy`.
     """
     file = sysfs() / _CRAY / name
     freshness, fresh, since = file.with_name("freshness"), "", 0.0
@@ -105,7 +105,7 @@ def cray_counter(name: str) -> Counter | None:
 
 
 def cray_accelerator(address: str) -> Counter | None:
-    """Return the energy counter of one GCD (GPU die) on a Cray node.
+    """Return the energy counter [J] of one GCD (GPU die) on a Cray node.
 
     The energy is an equal share of that of the accelerator to which the GCD belongs.
 
@@ -147,7 +147,9 @@ def _alike(address: str) -> list[str]:
 
 
 def intel_counter(mask: str) -> Counter | None:
-    """Return the energy counter of an Intel GPU tile: its own, or an equal share of its GPU's.
+    """Return the energy counter [J] of one tile of an Intel GPU.
+
+    A tile without a counter of its own gets an equal share of the energy of its GPU.
 
     Parameters
     ----------
@@ -237,9 +239,9 @@ def _cards() -> list[tuple[Path, int, list[Path]]]:
 
 
 def nvidia_counter(uuid: str) -> Counter:
-    """Return the energy counter of the Nvidia GPU with a UUID (without ``GPU-``).
+    """Return the energy counter [J] of the Nvidia GPU with the given UUID (without ``GPU-``).
 
-    A device number would not do: under `CUDA_VISIBLE_DEVICES` torch and NVML number devices
+    Device numbers are not used: under `CUDA_VISIBLE_DEVICES` torch and NVML number devices
     differently.
     """
     nvml = import_module("pynvml")
@@ -331,7 +333,7 @@ class Reading(NamedTuple):
 
 
 class NodeMeter:
-    """Meter of the energy of this node since the meter was made [J].
+    """Meter of the energy that this node has used since the meter was made [J].
 
     Cray's node counter includes everything. Where there is none, the counters of the GPUs and
     sockets are added up. Work of other users on the node is counted too.
@@ -346,7 +348,10 @@ class NodeMeter:
         self._first = self._now()
 
     def read(self) -> Reading | None:
-        """Return energy and time since the meter was made; None if no counter can be read."""
+        """Return the node's energy [J] and the time [s] since the meter was made.
+
+        The result is None if no counter can be read.
+        """
         # Tasks end at the same time, and a counter that is read out of order seems to restart.
         with self._lock:
             now, seconds = self._now(), time.monotonic() - self._began

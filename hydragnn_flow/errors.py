@@ -2,7 +2,7 @@
 
 
 class InputError(ValueError):
-    """Error in something the user gave.
+    """Error: something that the user gave, such as a file, a key or an option, is wrong.
 
     The message is one sentence that names the file and the key, says what is wrong and how to fix
     it. The command line prints it and ends with exit code 2. Nearly all are raised before anything
@@ -11,15 +11,18 @@ class InputError(ValueError):
 
 
 class StoreError(InputError):
-    """Store or HydraGNN `.bp` file that is damaged, incomplete, in use or cannot be written."""
+    """Error: a GraphStore or HydraGNN `.bp` file is damaged, incomplete, in use or not writable."""
 
 
 class SelectionError(StoreError, IndexError):
-    """Error: graphs were requested whose positions a split of a store does not have."""
+    """Error: graphs requested from a split are not there, or none was requested."""
 
 
 class NoWorkers(InputError):
-    """Error: no worker can be had, and waiting would not help; the input may be correct."""
+    """Error: a site can start no workers (one per GCD), although the input may be correct.
+
+    Waiting for workers would not help.
+    """
 
 
 class CampaignStopped(RuntimeError):
@@ -34,4 +37,4 @@ class JobLost(RuntimeError):
 
 
 class UncertaintyExceeded(RuntimeError):
-    """Error that stops a molecular dynamics whose ensemble is too uncertain of a structure."""
+    """Error: a molecular dynamics run stops, as the ensemble is too uncertain of a structure."""

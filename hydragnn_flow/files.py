@@ -188,7 +188,7 @@ class AppendOnly:
     Parameters
     ----------
     path
-        The file; the first record creates it.
+        Path of the file, which the first record creates.
     """
 
     def __init__(self, path: Path) -> None:
@@ -280,9 +280,9 @@ def patiently(
 
 
 def passing(error: BaseException | None) -> OSError | None:
-    """Return the error of a full or unreachable disk that is ``error`` or is among its causes.
+    """Return the OSError of a full or unreachable disk that is ``error`` or one of its causes.
 
-    None if there is no such error.
+    The result is None if there is no such error.
     """
     while error is not None and getattr(error, "errno", None) not in PASSING:
         error = error.__cause__
@@ -290,9 +290,10 @@ def passing(error: BaseException | None) -> OSError | None:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Return True if the open file of a descriptor is still the one at ``path``.
+    """Return True if the open file of a descriptor is still the file at ``path``.
 
-    False if it was deleted or replaced, as the holder of a lock may do while others wait for it.
+    The result is False if the open file was deleted or replaced, as the holder of a lock may do
+    while others wait for it.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -301,7 +302,7 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def drop_torn_record(path: Path) -> int:
-    """Remove an incomplete last line that a crash left; return the number of bytes removed.
+    """Remove a file's incomplete last line, left by a crash; return how many bytes were removed.
 
     The number is 0 if the file is missing or ends with a newline. Ledger and study of a run hold
     one JSON record per line. The next record would be appended to an incomplete line, and both

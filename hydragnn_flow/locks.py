@@ -30,7 +30,7 @@ class Unlockable(OSError):
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock of a file for the length of a ``with`` block.
+    """Hold the exclusive lock of a file for the length of a ``with`` block.
 
     Parameters
     ----------
@@ -72,9 +72,10 @@ def is_locked(path: Path) -> bool:
 
 
 def local_locks(path: Path) -> str:
-    """Return the mount option that limits locks in a directory to processes of this node.
+    """Return the mount option that makes file locks in a directory hold on this node only.
 
-    Empty if there is no such option. With it, processes of two nodes can hold the same lock.
+    The result is empty if there is no such option. With it, processes on two nodes can hold the
+    same lock at once.
     """
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -91,7 +92,7 @@ def local_locks(path: Path) -> str:
 
 
 def take(lock: int) -> bool:
-    """Lock an open file exclusively; return False at once if another process holds a lock of it.
+    """Try to lock an open file exclusively; return False if another process has a lock of it.
 
     ``lock`` is the file's descriptor. A shared lock that this process got by :func:`take_shared`
     becomes exclusive; if another process holds a shared lock too, this process loses its own.

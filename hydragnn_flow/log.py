@@ -204,14 +204,14 @@ class _Shown(logging.Handler):
 
 
 class View(Protocol):
-    """Progress display of a campaign; `CampaignView` is that of the terminal."""
+    """Interface of a campaign's progress display; `CampaignView` implements it for terminals."""
 
     def say(self, text: str) -> None:
-        """Show a sentence."""
+        """Show a sentence to the user of a campaign."""
         ...
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show the progress of a stage.
+        """Show the progress of one stage of a campaign, such as its search or ensemble.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class View(Protocol):
     def search(
         self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Show the number of trials in each state, and the best value so far.
+        """Show the progress of a search: number of trials in each state, and best value so far.
 
         Parameters
         ----------

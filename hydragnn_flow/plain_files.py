@@ -99,9 +99,10 @@ def from_json(text: str | bytes) -> Any:
 
 @contextmanager
 def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
-    """Context manager: convert errors in code that uses a file's content into an InputError.
+    """Report errors in a ``with`` block that uses a file's content as one InputError.
 
-    The error says that ``file`` is damaged, and ends with ``remedy``.
+    Its message says that ``file`` is damaged, and ends with ``remedy``. Errors of values, types,
+    keys, attributes and arithmetic are converted.
     """
     try:
         yield

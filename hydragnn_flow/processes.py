@@ -74,11 +74,11 @@ class JsonProcess:
 
     @property
     def alive(self) -> bool:
-        """True if the process runs and can take a request; False if it has ended."""
+        """True if the child process runs and can take a request; False if it has ended."""
         return not self.was_killed and self._process.poll() is None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message to the process, as one line of JSON.
+        """Send a message to the child process, as one line of JSON.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class JsonProcess:
             raise self._death() from None
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """Return the next message of the process; None if none comes within ``seconds``.
+        """Return the next message of the child process; None if none comes within ``seconds``.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class JsonProcess:
             return ProcessDied(_STAYS)
 
     def kill(self) -> None:
-        """Kill the process and its descendants, and wait at most ten seconds for its end."""
+        """Kill the child process and its descendants, and wait at most ten seconds for its end."""
         if self.alive:
             self.was_killed = True
             self._process.send_signal(signal.SIGSTOP)  # so that it starts no more children
@@ -138,14 +138,14 @@ class JsonProcess:
             self._process.wait(SECONDS_TO_DIE)
 
     def wait(self) -> None:
-        """Wait until the process ends by itself; kill it if it has not ended after ten seconds."""
+        """Wait at most ten seconds until the child process ends by itself, and then kill it."""
         try:
             self._process.wait(SECONDS_TO_DIE)
         except subprocess.TimeoutExpired:  # while freeing a GPU's memory, for example
             self.kill()
 
     def close(self) -> None:
-        """Kill the process and close its pipes; no thread may be using them any more."""
+        """Kill the child process and close its pipes; no thread may be using them any more."""
         self.kill()
         for pipe in (self._requests, self._answers):
             with suppress(BrokenPipeError):
@@ -153,7 +153,7 @@ class JsonProcess:
 
 
 def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
-    """Reserve standard output for messages to the parent; return the function that sends one.
+    """Reserve standard output for messages to the parent process; return a function to send one.
 
     Everything else printed to standard output goes to standard error from then on.
     """

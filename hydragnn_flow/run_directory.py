@@ -45,7 +45,7 @@ _OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
 
 class RunDirectory:
-    """Paths and records of a campaign.
+    """Directory on disk of one campaign (run): the paths of its files, and its records.
 
     Parameters
     ----------
@@ -71,17 +71,20 @@ class RunDirectory:
 
     @property
     def has_begun(self) -> bool:
-        """True if the search has started, even if its study is lost; False before."""
+        """True if the search of this run has begun, even if its study (Optuna's record) is lost."""
         return any(is_there(path) for path in (self.journal, self.segments, self.path / "trials"))
 
     @property
     def has_members(self) -> bool:
-        """True if the members of the ensemble are chosen."""
+        """True if the members (models) of the ensemble are chosen."""
         return self.ensemble.exists() and not self.has_stray_members
 
     @property
     def has_stray_members(self) -> bool:
-        """True if members cannot be continued: chosen before the search ended, or choice lost."""
+        """True if ensemble members were chosen or trained, but cannot be continued.
+
+        Either they were chosen before the search ended, or the record of the choice is lost.
+        """
         if not self.ensemble.exists():
             return any(result.kind == "member" for result in self.results())
         if self.summary.exists():
@@ -92,7 +95,7 @@ class RunDirectory:
             return False
 
     def warm_start(self) -> tuple[Path, ...]:
-        """Return the paths of earlier searches whose trials the study started with."""
+        """Return the paths of earlier searches whose trials the search of this run started with."""
         return tuple(map(Path, self._recorded()["search"]["warm_start"]))
 
     def check(self, config: RunConfig) -> None:
@@ -200,7 +203,7 @@ class RunDirectory:
         )
 
     def config(self) -> RunConfig:
-        """Read the configuration from `run.yaml`.
+        """Read the campaign's configuration from `run.yaml`.
 
         Raises
         ------
@@ -219,12 +222,12 @@ class RunDirectory:
         return config
 
     def is_extended(self, config: RunConfig) -> bool:
-        """Return True if members were chosen from fewer trials than a configuration asks for."""
+        """Return True if members were chosen from fewer trials than ``config`` asks for."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
 
     def is_complete(self, config: RunConfig) -> bool:
-        """Return True if the ensemble is finished and the configuration asks for no more trials."""
+        """Return True if the ensemble is finished and ``config`` asks for no more trials."""
         return self.summary.exists() and not self.is_extended(config)
 
     def set_ensemble_aside(self) -> Path:
@@ -255,7 +258,7 @@ class RunDirectory:
         return self.ensemble.rename(aside)
 
     def started_from(self) -> str | None:
-        """Describe the source of the initial weights of every trial; None if they are random.
+        """Return a description of where trials' initial weights come from; None if they are random.
 
         Raises
         ------
@@ -309,7 +312,7 @@ class RunDirectory:
             self.path.rmdir()
 
     def wall_seconds(self) -> float:
-        """Return the time that all drivers have worked on the run [s].
+        """Return the total time that drivers (main processes of a campaign) worked on the run [s].
 
         The present driver counts until now, an earlier one until the last segment that ended before
         the next driver started.
@@ -339,11 +342,11 @@ class RunDirectory:
         return self._read[1]
 
     def trial(self, number: int) -> Path:
-        """Return the folder of a trial."""
+        """Return the path of a trial's folder, `trials/<number>` in the run directory."""
         return self.path / "trials" / str(number)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Append the results of segments to the ledger; they are on disk when this returns.
+        """Append results of segments (jobs) to the ledger, `segments.jsonl`, and wait for the disk.
 
         Raises
         ------
@@ -354,7 +357,7 @@ class RunDirectory:
             self._ledger.append(_lines(results).encode())
 
     def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
-        """Check that a study contains all trials that the ledger records.
+        """Check that a study (Optuna's record of the search) has all trials of the ledger.
 
         Parameters
         ----------
@@ -376,7 +379,7 @@ class RunDirectory:
             )
 
     def results(self, of_trials: Container[int] | None = None) -> Iterator[SegmentResult]:
-        """Yield the results of the ledger in the order in which segments ended.
+        """Yield the result of each segment (job) in the ledger, in the order in which they ended.
 
         Parameters
         ----------
@@ -450,7 +453,7 @@ def recorded(directory: Path) -> dict[str, Any]:
 
 
 def objectives_of(directory: Path) -> list[str]:
-    """Return the objectives that a run's `run.yaml` names; empty if it cannot be read."""
+    """Return the names of the objectives in a run's `run.yaml`; empty if it cannot be read."""
     try:
         return [str(name) for name in recorded(directory)["search"]["objectives"]]
     except (KeyError, TypeError):

@@ -64,7 +64,10 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Sender:
-    """Driver that sent a job; the job is stopped once a newer driver has the run directory."""
+    """Identity of the driver (main process of a campaign) that sent a job.
+
+    The job is stopped once a newer driver has the run directory.
+    """
 
     run_directory: str = ""
     """Path of the run directory, whose file `driver.json` holds the token of the newest driver; if
@@ -78,7 +81,7 @@ class Sender:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(Segment):
-    """Job as sent to a trainer process: the fields that segments and calls have in common."""
+    """Job sent to a trainer process (segment of training or function call): the common fields."""
 
     rung: int = 0
     directory: str
@@ -132,7 +135,7 @@ class Call(JobSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreAccess:
-    """GraphStore that a segment trains on, and how its training reads it."""
+    """GraphStore that a segment (stretch of training) trains on: its path, and how it is read."""
 
     path: str
     """Path of the GraphStore, visible to the nodes."""
@@ -144,7 +147,7 @@ class StoreAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Weights and checkpoints from which a segment starts."""
+    """Weights and checkpoints from which a segment (a stretch of training) starts."""
 
     weights: str = ""
     """Path of the file with initial weights, read if there is no checkpoint; empty for random
@@ -167,7 +170,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """Epochs that a segment trains, and the graphs of each epoch and step."""
+    """Epochs that a segment (stretch of training) trains, and the graphs of each epoch and step."""
 
     until_epoch: int
     """Number of epochs trained when the segment ends, earlier segments included."""
@@ -193,7 +196,7 @@ class EpochPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """Validation of each epoch: its graphs, and the error by which epochs are compared."""
+    """Settings of the validation after each epoch: its graphs, and the error to compare epochs."""
 
     subset: tuple[int, int] | None = None
     """Number of graphs of the validation split that are used, and the seed that draws them; None
@@ -237,7 +240,7 @@ class SegmentSpec(JobSpec):
 
     @property
     def checkpoint(self) -> Path:
-        """Path of the checkpoint that this attempt, and no other, writes."""
+        """Path of the checkpoint file that this attempt at the segment, and no other, writes."""
         return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
 
     @property
@@ -271,7 +274,7 @@ def read_segment(values: Mapping[str, Any]) -> SegmentSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
-    """Result of the training of a segment, as far as its trainer knows it."""
+    """Result of a job as its trainer process knows it: status, progress, errors, time, energy."""
 
     from_epoch: int = 0
     """Number of epochs trained before this segment."""
@@ -341,7 +344,7 @@ class TrainingOutcome:
 
     @classmethod
     def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
-        """Return the outcome of a segment that ends now: status, reason and times, no progress.
+        """Return the outcome of a segment that ends now without progress: status, reason, times.
 
         Parameters
         ----------
@@ -365,14 +368,14 @@ class Place:
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """(name of the node, name of the GCD) of each rank [n_ranks]."""
+        """Name of the node and name of the GCD of each rank (process), pairs [n_ranks]."""
         split = [gcd.rpartition("/") for gcd in self.gcds]
         return [(node or self.node, gcd) for node, _, gcd in split]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Plan and predicted cost of a segment, and times that its driver measured."""
+    """Driver's knowledge of a segment: its plan, predicted time and memory, and time it waited."""
 
     together: float = 1.0
     """Mean number of segments on its GCD while it ran, this one included."""
@@ -420,8 +423,10 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
 
     @property
     def is_whole(self) -> bool:
-        """True if the segment started at the beginning of an epoch and trained all planned epochs;
-        False if it was cut short at either end."""
+        """True if the segment trained all planned epochs from the beginning of an epoch.
+
+        False if it was cut short at either end.
+        """
         epochs = self.to_epoch - self.from_epoch
         return self.status == "ok" and epochs == self.planned_epochs and not self.from_step
 
@@ -429,7 +434,7 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     def of(
         cls, segment: Segment, outcome: TrainingOutcome, place: Place | None = None
     ) -> SegmentResult:
-        """Return the result of a segment from its identifier, outcome and place.
+        """Return the result of a segment, made of its identifier, outcome and place (GCDs).
 
         Its forecast is empty; :meth:`expected` adds it. Without ``place`` no node or GCD is known.
         """
@@ -442,16 +447,19 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         )
 
     def expected(self, forecast: Forecast) -> SegmentResult:
-        """Return a copy of the result with the driver's forecast."""
+        """Return a copy of the result to which the fields of the driver's forecast are added."""
         return replace(self, **vars(forecast))
 
     def drop_details(self) -> None:
-        """Empty ``history``, ``metrics`` and ``parameters`` in place, to free memory."""
+        """Empty ``history``, ``metrics`` and ``parameters`` of the result in place.
+
+        This frees memory.
+        """
         for name, nothing in _NO_DETAILS.items():
             object.__setattr__(self, name, nothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields but ``answer`` as values for JSON, for a line of `segments.jsonl`."""
+        """Return the result as values for JSON, without ``answer``: a line of `segments.jsonl`."""
         names = (field.name for field in fields(self) if field.name != "answer")
         return {name: getattr(self, name) for name in names}
 

@@ -49,20 +49,22 @@ from hydragnn_flow.training.measures.criterion import trivial_errors
 
 @contextmanager
 def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
-    """Context manager: stop the campaign with one sentence if a disk fails inside it.
+    """Context manager: turn a disk failure in its ``with`` block into `CampaignStopped`.
+
+    The message is one sentence that names the file and the remedy.
 
     Parameters
     ----------
     path
         Path for the message if the error names no file.
     is_disks
-        Function that returns true if an error comes from a disk that is full or unreachable; other
-        errors are not changed.
+        Function that returns true if an error comes from a disk that is full or unreachable. Other
+        errors are raised unchanged.
 
     Raises
     ------
     CampaignStopped
-        Instead of the disk's `OSError`.
+        If a disk is full or unreachable; raised instead of its `OSError`.
     """
     try:
         yield
@@ -76,10 +78,11 @@ def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> It
 
 
 class Ledger:
-    """Results of a run's ended segments, on disk (`segments.jsonl`) and partly in memory.
+    """Record of a campaign's ended segments, in the file `segments.jsonl` and partly in memory.
 
-    A driver that works for days records millions of results. It keeps in memory only those results
-    of an ended trial that ensemble members from the trial may need.
+    A segment is one stretch of a trial's or member's training, sent as one job. A driver that works
+    for days records millions of results. Of an ended trial's results it keeps in memory only those
+    that ensemble members made from the trial may need.
 
     Parameters
     ----------
@@ -104,8 +107,8 @@ class Ledger:
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
         """Read the results that earlier drivers recorded in `segments.jsonl`.
 
-        Memory keeps of each trial only what :meth:`settle` leaves; :meth:`load_whole` then restores
-        trials that have not ended.
+        For each trial, only the results that :meth:`settle` keeps stay in memory.
+        :meth:`load_whole` then restores all results of trials that have not ended.
 
         Parameters
         ----------
@@ -125,9 +128,10 @@ class Ledger:
                     self.settle(result.number)
 
     def load_whole(self, trials: Collection[int]) -> list[SegmentResult]:
-        """Read all results of trials that have not ended again from disk, with all details.
+        """Read all results of unfinished trials from `segments.jsonl` again, with all details.
 
-        ``trials`` are the numbers of these trials. Returns the results in the order of the ledger.
+        ``trials`` are the numbers of these trials. The results are returned in the order of the
+        file.
         """
         for number in trials:
             self.trials.pop(number, None)
@@ -137,9 +141,10 @@ class Ledger:
         return results
 
     def settle(self, trial: int) -> None:
-        """Drop results of an ended trial from memory, except those that its members may need.
+        """Drop results of an ended trial from memory if no ensemble member can need them.
 
-        The last judged and the last whole segment stay, without details, and every lack of memory.
+        Three kinds of results stay, without details: the last with a validation error, the last of
+        a segment that trained all its planned epochs, and those of segments that ran out of memory.
         ``trial`` is the number of the trial.
         """
         judged = whole = False
@@ -153,7 +158,7 @@ class Ledger:
         self.trials[trial] = list(kept)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Write results to disk; only then may the driver act on them.
+        """Append results of ended segments to `segments.jsonl`; only then may the driver use them.
 
         Raises
         ------
@@ -171,7 +176,7 @@ class Ledger:
         self.trial_kwh += trial_kwh([result])
 
     def write(self, action: Callable[[], None]) -> None:
-        """Call ``action``, which changes a file of the run; repeat it while its disk fails.
+        """Call ``action``, which changes a file of the run directory; retry while the disk fails.
 
         Raises
         ------
@@ -192,7 +197,7 @@ class Ledger:
 
 
 def is_judged(result: SegmentResult) -> bool:
-    """Return True if a segment has a finite ``best_val_error``: some weights were validated."""
+    """Return True if a segment's result has a finite validation error, ``best_val_error``."""
     return result.best_val_error is not None and math.isfinite(result.best_val_error)
 
 
@@ -242,9 +247,9 @@ class Context:
         )
 
     def another_estimator(self, gcd: Gcd | None = None) -> Estimator:
-        """Return a new estimator for this campaign, which no measured segment has corrected yet.
+        """Return a new estimator of segments' time and memory, which has no measurements yet.
 
-        ``gcd`` is speed and memory of a GCD for segments, by default those of the site.
+        ``gcd`` gives the speed of a GCD and its memory for segments; by default that of the site.
         """
         config, store = self.config, self.store
         gcd = gcd or gcd_for_segments(self.site, config.data.mode, store)
@@ -261,11 +266,13 @@ class Context:
 
     @property
     def gcd(self) -> Gcd:
-        """Speed of each GCD, and its memory for segments."""
+        """Speed of each GCD of the site, and its memory that segments may use."""
         return self.estimator.gcd
 
     def to_come(self, asked: int) -> int:
-        """Return the number of trials yet to be requested; 0 once `search.energy_kwh` is used up.
+        """Return the number of trials that are still to be requested from the sampler.
+
+        The number is 0 once the trials have used the energy `search.energy_kwh`.
 
         Parameters
         ----------
@@ -289,14 +296,16 @@ class Context:
         repeat: int = 0,
         width: int | None = 1,
     ) -> SegmentTask:
-        """Return the next segment of a trial, or of a member that comes from the trial.
+        """Make the next segment (stretch of training) of a trial, or of a member made from it.
+
+        The task that is returned also has the predicted time and memory of the segment.
 
         Parameters
         ----------
         kind, number
             `trial` or `member`, and the number of the trial or index of the member.
         trial
-            Record of the trial whose hyper-parameters the segment has.
+            Record of the trial that gives the segment its hyper-parameters.
         rung
             Index of the rung at which the segment ends, from 0.
         start
@@ -304,7 +313,7 @@ class Context:
         epochs
             Epochs to train; batches, bootstrap, budget and sampling are set by the configuration.
         repeat
-            Number of earlier members from the same trial; each gets another seed.
+            Number of earlier members made from the same trial; each gets another seed.
         width
             Number of GCDs; None to let the placer choose it.
 
@@ -359,11 +368,12 @@ class Context:
         return self.sized(task)
 
     def sized(self, task: SegmentTask) -> SegmentTask:
-        """Return a copy of a segment with as few micro-batches and GCDs as its memory needs.
+        """Return a copy of a task with as few micro-batches and GCDs as its segment's memory needs.
 
-        A segment that does not fit on a GCD even with the most micro-batches gets more GCDs, if the
-        placer may choose their number. The copy may still be too large. Its waiting time counts
-        from now.
+        A micro-batch is the part of a training step that a GCD computes at once. A segment that
+        does not fit on a GCD even with the most micro-batches gets more GCDs, if the placer may
+        choose their number. The copy may still be too large. The time that it waits counts from
+        now.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
         if task.is_batch_per_gcd:
@@ -382,9 +392,10 @@ class Context:
         return found
 
     def shapes(self, task: SegmentTask) -> list[SegmentTask]:
-        """Return copies of a segment for larger numbers of GCDs, as far as each saves enough time.
+        """List copies of a segment's task for increasing numbers of GCDs, the task itself first.
 
-        The segment itself is the first element.
+        A copy is listed only if it saves at least a tenth, and at least 20 s, of the time of the
+        copy before it. A task whose number of GCDs is fixed has no copies.
         """
         found = [task]
         widths = self._widths(task) if task.is_flexible else []
@@ -398,10 +409,12 @@ class Context:
         return found
 
     def widest(self, network: NetworkConfig) -> int:
-        """Return the largest number of GCDs in a batch job that gives each two graphs per step.
+        """Return the largest number of GCDs among which a network's training step may be divided.
 
-        A step has one batch. Two ranks (processes, one per GCD) with one graph each take as long as
-        one rank with both, since they wait for each other's gradients.
+        With this number each GCD has two graphs, on average, of a step of one batch. It is at most
+        the number of GCDs in a batch job, and at least 1. Two ranks (processes, one per GCD) with
+        one graph each take as long as one rank with both, since they wait for each other's
+        gradients.
         """
         graphs = self.store.manifest.splits[TRAIN].graphs
         steps = self.estimator.steps_of_a_pass(network)
@@ -453,7 +466,7 @@ class Context:
         return results
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Write results to the ledger, and correct the estimator by them.
+        """Write results of ended segments to the ledger, and correct the estimator by them.
 
         The driver may act on results only after this call.
 
@@ -480,6 +493,6 @@ class Context:
             self.keep_costs()
 
     def keep_costs(self) -> None:
-        """Write the measured costs of segments to the cost files."""
+        """Write the measured costs of segments (time, memory, energy) to the cost files, if any."""
         if self.cost_files is not None:
             self.cost_files.write(self.estimator.costs.experience)

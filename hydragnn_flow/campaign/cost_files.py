@@ -34,7 +34,9 @@ _logger = logging.getLogger(__name__)
 
 
 class CostFiles:
-    """Cost files of a site and of a run on it, with the measured costs of segments.
+    """Files with measured time, memory and energy of segments, to predict those of later ones.
+
+    One file belongs to the site and lies in the user's cache; the other lies in the run directory.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ class CostFiles:
         self._known: dict[Path, list[Experience]] = {}
 
     def read(self) -> list[Experience]:
-        """Return the measurements in the files; tell the user of files that are ignored."""
+        """Read the measurements in the cost files; tell the user of each file that is ignored."""
         read: list[Experience] = []
         for path in self._paths:
             found = self._found(path)
@@ -78,7 +80,7 @@ class CostFiles:
         return read
 
     def write(self, experience: Experience) -> None:
-        """Add measurements to the files; tell the user once of a file that cannot be written.
+        """Add measurements to the cost files; tell the user once of a file that cannot be written.
 
         Observations that other campaigns have written meanwhile are kept, and count as older.
         """

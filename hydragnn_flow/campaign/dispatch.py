@@ -37,11 +37,12 @@ _BAD = ("killed", "error", "out_of_memory")
 
 
 class Fusing:
-    """Grouping of segments that are trained fused: in one process, with common training steps.
+    """Grouping of segments into fused tasks: each task trains several segments in one process.
 
-    Segments of one shape (networks that differ at most in weights and learning rates) are grouped
-    if there are more of them than free GCDs. Trials whose objectives are costs are not fused, as
-    the costs of a shared process cannot be divided.
+    Fused segments take their training steps in common. Segments of one shape (equal but for
+    weights, epochs and settings such as the learning rate) are grouped if there are more of them
+    than idle GCDs. Trials whose objectives are costs are not fused, as the costs of a shared
+    process cannot be divided.
 
     Parameters
     ----------
@@ -64,7 +65,10 @@ class Fusing:
 
     @property
     def trials_at_once(self) -> int:
-        """Number of trials to request per free GCD; above 1 if all have one shape and can fuse."""
+        """Number of trials to request for each idle GCD; above 1 only if trials can be fused.
+
+        Fused trials train together in one process.
+        """
         if self._most == 1 or not self._trials or not self._is_one_shape or self._apart:
             return 1
         return self._most
@@ -72,7 +76,10 @@ class Fusing:
     def together(
         self, ready: Sequence[SegmentTask], free: int, process_gib: float
     ) -> list[SegmentTask]:
-        """Group segments of one shape; return one task for each group, and the other segments.
+        """Group ready segments of one shape into fused tasks; return these and the other segments.
+
+        Segments of one shape are equal but for weights, epochs and settings such as the learning
+        rate.
 
         Parameters
         ----------
@@ -101,7 +108,9 @@ class Fusing:
         return found
 
     def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
-        """Remember shapes of segments that failed, or left their group, to fuse them no more.
+        """Note shapes of fused segments that failed or left their group; fuse these shapes no more.
+
+        A shape is all that fused segments must have in common, such as the layers of the network.
 
         Parameters
         ----------
@@ -204,17 +213,20 @@ class Dispatch(Jobs[SegmentTask]):
 
     @property
     def trials_at_once(self) -> int:
-        """Number of trials to request per free GCD; above 1 if trials can be fused."""
+        """Number of trials to request for each idle GCD; above 1 only if trials can be fused.
+
+        Fused trials train together in one process.
+        """
         return self._fusing.trials_at_once
 
     @property
     def fleet(self) -> Fleet:
-        """GCDs of all nodes that take jobs now."""
+        """GCDs of all nodes that take jobs now, with the segments that run on each."""
         self._fleet.sharing_pays = self._sharing_pays()
         return super().fleet
 
     def request_workers(self, more: int) -> None:
-        """Request workers for all busy GCDs and ``more`` further GCDs; tell the user of a wait.
+        """Ask the site for workers on all busy GCDs and ``more`` others; tell the user of a wait.
 
         Raises
         ------
@@ -235,7 +247,7 @@ class Dispatch(Jobs[SegmentTask]):
         *,
         may_join: bool = True,
     ) -> list[SegmentTask]:
-        """Send the segments for which there are GCDs now; return the others.
+        """Send as many ready segments to GCDs as fit there now; return the segments that are left.
 
         If GCDs would stay idle, a segment gets several, where its number of GCDs is not fixed.
 
@@ -269,10 +281,10 @@ class Dispatch(Jobs[SegmentTask]):
         ]
 
     def reshape(self) -> None:
-        """Stop, at a checkpoint, segments that would run much faster with the idle GCDs added.
+        """Stop running segments that would end much earlier with the idle GCDs added.
 
-        :meth:`wait` returns these segments as interrupted. Call this only if no ready segment could
-        use the idle GCDs.
+        The segments stop at a checkpoint, and :meth:`wait` returns them as interrupted. Call this
+        only if no ready segment could use the idle GCDs.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
@@ -290,7 +302,7 @@ class Dispatch(Jobs[SegmentTask]):
             self.release(at_work[resident])
 
     def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
-        """Send a placed segment to its GCDs; return the attempt."""
+        """Send a segment, or a fused group, to the GCDs where it was placed; return the attempt."""
         sending = super().send(placement)
         task, width = sending.task, len(placement.resident.spots)
         if sending.is_gang or task.spec.kind == "member":
@@ -300,7 +312,7 @@ class Dispatch(Jobs[SegmentTask]):
         return sending
 
     def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
-        """Record the results of segments that have ended; return the segments with their results.
+        """Wait for segments to end; record their results, and return each segment with its result.
 
         The list is empty if no segment ends within half a second.
 

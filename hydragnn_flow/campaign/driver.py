@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
-    """Build the store of a run, unless the store exists."""
+    """Build the store of a run (the graphs on disk to train on), unless the store exists."""
     with _driving(directory, config, view), _started(site, directory) as pool:
         _prepare(config, site, directory, view, pool)
 
@@ -45,7 +45,9 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 def drive(
     config: RunConfig, site: Site, directory: RunDirectory, view: View
 ) -> dict[str, Any] | None:
-    """Continue a campaign to its end; return its `ensemble.json`, None without an ensemble.
+    """Run a campaign to its end, or continue it; return the content of its `ensemble.json`.
+
+    Returns None for a search without an ensemble.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def drive(
 
 
 def check_gcds(config: RunConfig, site: Site) -> None:
-    """Refuse trials whose speed is to be measured on more GCDs than the site has for a trial.
+    """Refuse a search by speed whose trials ask for more GCDs than the site has for a trial.
 
     Raises
     ------

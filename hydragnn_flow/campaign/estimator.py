@@ -55,7 +55,7 @@ _TOLD_BY_THE_BATCH = {
 
 
 class Estimator:
-    """Predictor of the time and memory of segments, from their networks and measured segments.
+    """Predictor of the time and memory of segments, from their networks and earlier measurements.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Estimator:
     budget
         Unit and amount of `search.budget`; None if an epoch is a pass through the training split.
     sampling
-        Value of `data.sampling`.
+        Value of `data.sampling`: how often training draws graphs of each data set.
     resizes
         True if a segment that lacks memory continues with more micro-batches, `RunConfig.resizes`.
     works
@@ -118,10 +118,11 @@ class Estimator:
         results: Sequence[SegmentResult],
         batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
-        """Choose the number of micro-batches of a step so that the step fits on a GCD.
+        """Choose the number of micro-batches in a training step so that the step fits on a GCD.
 
-        It is the smallest number with which a step is expected to fit, and at least twice a number
-        with which a step did not fit.
+        A micro-batch is the part of a step that a GCD computes at once. The number is the smallest
+        with which a step is expected to fit, and at least twice a number with which a step did not
+        fit.
 
         Parameters
         ----------
@@ -157,7 +158,7 @@ class Estimator:
         return network, estimate
 
     def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Return the number of steps in a pass through the training split.
+        """Return the number of training steps in one pass through the training split.
 
         ``batches`` is the number of batches in a step.
         """
@@ -165,12 +166,12 @@ class Estimator:
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
-        """Return the mean number of graphs in a step of ``batches`` batches."""
+        """Return the mean number of graphs in a training step of ``batches`` batches."""
         graphs = self._train.graphs
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Return the number of steps in an epoch, with ``batches`` batches in a step.
+        """Return the number of training steps in an epoch, with ``batches`` batches in a step.
 
         An epoch is a pass through the training split, or a fraction of `search.budget`.
         """
@@ -179,11 +180,14 @@ class Estimator:
         return self._steps(network, 1, batches)
 
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
-        """Count the work of a training step on ``batches`` batches of average size."""
+        """Count the operations and bytes of a network's training step on batches of average size.
+
+        A step has ``batches`` batches.
+        """
         return self._step_work(network, self.steps_of_a_pass(network, batches))
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
-        """Correct later predictions by the measured costs of segments."""
+        """Correct later predictions of time and memory by the results of ended segments."""
         for result in results:
             if result.fused > 1:
                 continue  # times and memory are those of the fused group
@@ -440,7 +444,10 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
 
 
 def gcd_for_segments(site: Site, mode: Mode, store: GraphStore) -> Gcd:
-    """Return speed and memory of a site's GCD, without the memory for its part of a store.
+    """Return the speed of a site's GCD, and its memory apart from its share of the store.
+
+    The share is subtracted only on CPUs with `data.mode` = ``memory``, where the store lies in the
+    memory of the node.
 
     Raises
     ------

@@ -28,30 +28,31 @@ SECONDS_TO_WAIT = 120.0
 
 
 def answer_file(folder: Path, budget: int) -> Path:
-    """Return the path of the file for the answer of a trial's call.
+    """Return the path of the file with a user function's answer to one call, in a trial's folder.
 
     Parameters
     ----------
     folder
         Directory of the trial.
     budget
-        Number of epochs that the call may train.
+        Total length of the trial after the call, in the unit of `search.epochs`.
     """
     return folder / f"budget-{budget}.json"
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the objective function for a trial; write and return the answer, a dict.
+    """Call the user's objective function for a trial; write its answer to a file and return it.
 
-    If an earlier attempt has written an answer, it is returned at once. An error of the function is
-    an answer too. If the process dies or the disk fails, there is no answer.
+    An answer is a dict with the status, the values of the objectives and the time. An error of the
+    function is an answer too. If an earlier attempt has written an answer, it is returned at once.
+    If the process dies or the disk fails, there is no answer.
 
     Parameters
     ----------
     request
         ``objective`` (name of the function), ``number``, ``parameters``, ``seed`` and ``directory``
-        of the trial, ``budget`` (number of epochs), ``objectives`` (names of the values that the
-        function returns), and ``pause`` (time to wait before the call [s]).
+        of the trial, ``budget`` (total length of the trial after the call), ``objectives`` (names
+        of the values that the function returns), and ``pause`` (time to wait before the call [s]).
 
     Raises
     ------

@@ -51,7 +51,9 @@ class _Look:
 def run_objective(
     config: ObjectiveConfig, site: Site, run_directory: str | Path | None = None
 ) -> list[TrialRecord]:
-    """Search with a user's function, or continue a stopped search; return trials, best first.
+    """Search for the best parameters of a user's function; return all trials, best first.
+
+    A search that was stopped continues.
 
     Parameters
     ----------

@@ -42,7 +42,9 @@ _READ = (1, _VERSION, 3)  # version 1 lacks failed members, version 3 had early 
 
 
 def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
-    """Return the trials that become members: the recorded choice, else a new one, then recorded.
+    """Choose the trials that become members of the ensemble, and record the choice.
+
+    If an earlier driver has recorded a choice that fits the search, that choice is returned.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:
-    """Write the chosen trials, and the members that have failed since, to `selection.json`."""
+    """Write the chosen trials, and the members that failed since, to `selection.json`."""
     folder = context.directory.ensemble
     content = {
         "version": _VERSION,
@@ -135,10 +137,12 @@ _logger = logging.getLogger(__name__)
 
 
 class MemberPhase:
-    """Training of the members of the ensemble.
+    """Second phase of a campaign: the training of the ensemble's members.
 
-    A member that fails for good is replaced by the next reserve trial. If the member that ended
-    before it failed in the same way, the cause is taken to lie outside, and the campaign stops.
+    A member has the hyper-parameters of a good trial, and continues that trial or begins with new
+    weights. A member that fails for good is replaced by the next reserve trial. If the member that
+    ended before it failed in the same way, the cause is taken to lie outside, and the campaign
+    stops.
 
     Parameters
     ----------
@@ -191,7 +195,7 @@ class MemberPhase:
         self._miss_checkpoints(self._asked)
 
     def run(self, dispatch: Dispatch) -> list[Member]:
-        """Train until every member has ended; return the members of the ensemble."""
+        """Train the ensemble's members until each has ended or failed; return the members."""
         ready = [self._task(k) for k in self._asked if k not in self._ended]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before this

@@ -24,7 +24,7 @@ class TooShort(ValueError):
 
 
 def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
-    """Compute the objectives and constraints of a trial from its segments.
+    """Compute the objectives and constraints of a trial from the results of its segments.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
 def check_earlier_errors(
     config: SearchConfig, manifest: Manifest, criterion: CriterionName
 ) -> None:
-    """Refuse runs in `search.warm_start` whose trials were judged by another error.
+    """Refuse earlier runs in `search.warm_start` that judged trials by another kind of error.
 
-    The error of a target is per atom exactly if the target is extensive. Root mean squares are
-    measured only if they are the criterion.
+    Two things must agree: the criterion (mean absolute or root mean square error), and for each
+    target whether its error is per atom.
 
     Raises
     ------

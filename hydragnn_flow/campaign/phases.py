@@ -15,7 +15,9 @@ from hydragnn_flow.search import TrialRecord
 
 
 def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
-    """Search, choose members and train them; return the members, none without an ensemble.
+    """Run the two phases of a campaign: the search, then the training of ensemble members.
+
+    Returns the members; the list is empty for a search without an ensemble.
 
     Parameters
     ----------

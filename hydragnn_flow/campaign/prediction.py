@@ -44,11 +44,12 @@ def predict_on_site(
     say: Callable[[str], None] = print,
     progress: Shown = lambda done, total, note: None,
 ) -> Written:
-    """Predict structures on all GCDs of a site, into the same files as one process would write.
+    """Predict the properties of structures with an ensemble, on all GCDs of a site.
 
-    The structures are divided into parts, which workers predict into the hidden directory
-    ``.NAME.parts`` next to the first file. If the process ends early, finished parts stay, and the
-    same call continues. At the end the parts are joined, and the directory is deleted.
+    The output files are those that one process would write. The structures are divided into parts,
+    which workers predict into the hidden directory ``.NAME.parts`` next to the first file. If the
+    process ends early, finished parts stay, and the same call continues. At the end the parts are
+    joined, and the directory is deleted.
 
     Parameters
     ----------

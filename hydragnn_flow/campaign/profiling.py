@@ -52,7 +52,7 @@ def profile_on_site(
     say: Callable[[str], None] = print,
     waits: Callable[[str], None] = lambda why: None,
 ) -> tuple[TrainingProfile, int]:
-    """Profile training steps of a run's network on GCDs of a site; leave the run unchanged.
+    """Profile the training steps of a run's network on GCDs of a site; leave the run unchanged.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def profile_on_site(
 
 
 def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
-    """Return the segment whose steps are profiled.
+    """Return the specification of the training job whose steps a profile measures.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
 
 
 def check_network(network: NetworkConfig, store: GraphStore) -> None:
-    """Raise an error if a network does not fit the store.
+    """Raise an error if a network does not fit the data of a store.
 
     The network of an engine (external library that builds networks) is not checked, since it may
     need software that only the nodes have.
@@ -161,7 +161,7 @@ def check_network(network: NetworkConfig, store: GraphStore) -> None:
 
 
 def check_widths(widths: Sequence[int], site: Site) -> None:
-    """Raise an error if a batch job of the site cannot have one of the numbers of GCDs.
+    """Refuse numbers of GCDs that a batch job of the site cannot have.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class OutOfMemory(CampaignStopped):
 def profiler(
     run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
 ) -> Iterator[Measure]:
-    """Context manager: start the workers of a site; yield a function that profiles a segment.
+    """Context manager: start a site's workers; yield a function that profiles training steps.
 
     The function may be called repeatedly.
 
@@ -298,9 +298,10 @@ def scaling_study(
 ) -> tuple[Study, Path]:
     """Profile the training steps of a run's network on several numbers of GCDs of a site.
 
-    Weak scaling: each GCD has a batch of its own. Strong scaling: all GCDs share one batch. Each
-    point is written once it is measured, and the same call continues a stopped study. A complete
-    study is not measured again, only drawn.
+    Weak scaling: each GCD has a batch of its own. Strong scaling: all GCDs share one batch. A point
+    of the study is the profile for one number of GCDs and of batches. Each point is written once it
+    is measured, and the same call continues a stopped study. A complete study is not measured
+    again, only drawn.
 
     Parameters
     ----------
@@ -376,7 +377,7 @@ def scaling_study(
 
 
 def draw(study: Study, run: Path) -> Path:
-    """Write a study and its figure to the run directory ``run``; return the figure's path."""
+    """Write a scaling study and its figure to the run directory; return the figure's path."""
     path = study.write(run).with_suffix(".png")
     figure = scaling_figure(study)
     with replacing(path) as temporary:

@@ -21,9 +21,10 @@ from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, 
 
 
 def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
-    """Make a missing study anew, with all trials that have begun as running.
+    """Rebuild a lost study (Optuna's record of the search) from the other files of the run.
 
-    The next step is to report their recorded results to it, as after any restart.
+    The study then has all trials that have begun, as running or, if their parameters are unknown,
+    as failed. The caller then reports their recorded results to the study, as after any restart.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentTask(Task):
-    """Segment to run, with its predicted cost."""
+    """Segment (stretch of a trial's or member's training) to run, with its predicted cost."""
 
     spec: SegmentSpec
     epochs: int
@@ -39,7 +39,7 @@ class SegmentTask(Task):
 
     @property
     def members(self) -> tuple[SegmentTask, ...]:
-        """Tasks of all segments that this task trains: the fused ones, else the task itself."""
+        """Tasks of all segments that this task trains: the fused segments, else the task itself."""
         return self.fused or (self,)
 
     def sent(self) -> SegmentTask:
@@ -50,7 +50,10 @@ class SegmentTask(Task):
         return super().sent()
 
     def forecast(self, together: float) -> Forecast:
-        """Return the forecast to record; ``together`` is the mean number of segments on its GCD."""
+        """Return the plan and predicted cost of the segment, to record with its result.
+
+        ``together`` is the mean number of segments on its GCD while it ran, this one included.
+        """
         estimate = self.estimate
         return Forecast(
             together=together,
@@ -69,10 +72,10 @@ class SegmentTask(Task):
         )
 
     def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
-        """Return a copy for another attempt, after a failure or to continue on other GCDs.
+        """Return a copy of the task for another attempt, after a failure or a stop at a checkpoint.
 
-        If the last attempt left a checkpoint, and so made progress, earlier failures are forgotten.
-        The call waits while the disk is unreachable.
+        A task is stopped to continue on other GCDs. If the last attempt left a checkpoint, and so
+        made progress, earlier failures are forgotten. The call waits while the disk is unreachable.
 
         Parameters
         ----------
@@ -102,7 +105,7 @@ class SegmentTask(Task):
 
 
 def log_retry(task: SegmentTask, end: SegmentResult) -> None:
-    """Log that a segment is sent again after a failure."""
+    """Log that a failed segment is sent again, and why it failed."""
     _logger.info(
         "%s is sent again (%s): %s%s: %s",
         *(task, task.retries, end.status, f" on {end.node}" if end.node else "", end.reason),
@@ -110,7 +113,7 @@ def log_retry(task: SegmentTask, end: SegmentResult) -> None:
 
 
 def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
-    """Return whether a failure is the trial's own, to be recorded and not retried.
+    """Return True if a segment failed because of its trial, so that it must not be sent again.
 
     Parameters
     ----------
@@ -128,10 +131,11 @@ def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
 
 
 def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
-    """Return whether a step of ``batches`` batches may have more than ``steps`` micro-batches.
+    """Return True if a training step may be divided into more than ``steps`` micro-batches.
 
-    More micro-batches give the same gradient with less memory. ``resizes`` is `RunConfig.resizes`,
-    ``network`` the network of the trial.
+    A step has ``batches`` batches. More micro-batches (parts that a GCD computes one after the
+    other) give the same gradient with less memory. ``resizes`` is `RunConfig.resizes`, ``network``
+    the network of the trial.
     """
     training = network.Training
     by_graphs = training.Batching is None or training.Batching.mode == "fixed"
@@ -145,11 +149,12 @@ def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int =
 def fewest_micro_batches(
     resizes: bool, results: Sequence[SegmentResult], width: int, batches: int = 1
 ) -> int:
-    """Return the least number of micro-batches, on each of ``width`` GCDs, for the next attempt.
+    """Return the fewest micro-batches of a training step to try next, after lack of memory.
 
-    A micro-batch then has half as many graphs as the smallest one that did not fit in ``results``.
-    The number is 1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has
-    ``batches`` batches.
+    Each of ``width`` GCDs computes its graphs of a step in so many micro-batches. A micro-batch
+    then has half as many graphs as the smallest one that did not fit in ``results``. The number is
+    1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has ``batches``
+    batches.
     """
     too_few = [
         Fraction(result.accumulation_steps * max(1, len(result.gcds)), result.batches)

@@ -59,7 +59,7 @@ class KeptCheckpoints:
     def restore(
         self, records: Iterable[TrialRecord], results: Mapping[int, Sequence[SegmentResult]]
     ) -> None:
-        """Register trials that ended under an earlier driver; mark none of them for deletion.
+        """Register trials that ended under an earlier driver; mark no checkpoints for deletion.
 
         ``results`` are the results of the segments of each trial, by its number.
         """
@@ -68,7 +68,7 @@ class KeptCheckpoints:
                 self._keep(record, results.get(record.number, ()))
 
     def ended(self, record: TrialRecord, results: Sequence[SegmentResult]) -> None:
-        """Register a trial that has ended; mark checkpoints that are now needless for deletion.
+        """Register a trial that has ended; mark checkpoints that are not needed any more.
 
         ``results`` are those of the trial's segments.
         """
@@ -125,7 +125,7 @@ class _Search(Search):
 
 
 class TrialPhase:
-    """Search of a campaign on the GCDs of a site.
+    """First phase of a campaign: the search, whose trials run on the GCDs of a site.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class TrialPhase:
         self._take_up()
 
     def run(self, dispatch: Dispatch) -> list[TrialRecord]:
-        """Search until every trial has ended; return the records of all trials."""
+        """Request, train and judge trials until all have ended; return all their records."""
         with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
                 collect()

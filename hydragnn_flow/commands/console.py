@@ -24,7 +24,7 @@ _CONTROLS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10})
 
 
 class Terminal(Console):
-    """Console that drops control characters, so that files of strangers cannot control it."""
+    """Terminal output that drops control characters, so that texts in files cannot control it."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -76,7 +76,7 @@ def using(*named: Path | None) -> Iterator[None]:
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: make an option of each field of a command's parameters that are dataclasses."""
+    """Decorator of a command: turn each field of its dataclass parameters into an option."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = []
@@ -104,7 +104,7 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Stopped(SystemExit):
-    """Exit after a signal whose message has already been printed."""
+    """Exit of a command that a signal stopped, after its last message has been printed."""
 
 
 @contextmanager
@@ -123,12 +123,12 @@ def interruptible(told: str = "stopped; the same command continues from here") -
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
-    """Print a table.
+    """Print a table to the terminal, with the keys of ``rows`` as names of the columns.
 
     Parameters
     ----------
     rows
-        Cells by the names of the columns; a missing cell stays empty.
+        Cells of each row by the name of the column; a missing cell stays empty.
     title
         Line above the table.
     """
@@ -153,7 +153,7 @@ def _existing(run_dir: Path) -> Path:
 def writable(
     *suffixes: str, option: str = "--out"
 ) -> Callable[[Path | list[Path] | None], Path | list[Path] | None]:
-    """Return a callback that refuses files that could not be written, before work begins.
+    """Return a check of the files that an option names: it refuses files that cannot be written.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def _finished(run_dir: Path) -> Path:
 
 
 def existing_data(data: Path) -> Path:
-    """Return a path of structures; raise InputError if it does not exist."""
+    """Return the given path of structures; raise InputError if nothing exists there."""
     with using(data):
         if not data.exists():
             raise InputError(f"{data}: does not exist; correct the path of the structures")

@@ -35,7 +35,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class Loading:
-    """How an ensemble is loaded."""
+    """Command-line options for loading an ensemble: its data set, and members to leave out."""
 
     data_set: DataSetName = None
     without: Annotated[
@@ -50,7 +50,7 @@ class Loading:
     ] = None
 
     def load(self, run_dir: Path) -> Ensemble:
-        """Return the ensemble of a run; print which members were left out, if any."""
+        """Load the ensemble of a run; print which members were left out, if any."""
         from hydragnn_flow.ensemble import Ensemble
 
         ensemble = Ensemble.load(run_dir, without=self.without or (), data_set=self.data_set)
@@ -62,7 +62,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Device(sites.Jobs):
-    """Where an ensemble predicts: on a device of this machine, or on the GCDs of a site."""
+    """Command-line options for where an ensemble predicts: a device here, or a site's GCDs."""
 
     device: Annotated[
         str | None,
@@ -85,7 +85,7 @@ class Device(sites.Jobs):
     ] = None
 
     def machine(self) -> Site | None:
-        """Return the site that the options name; None to compute in this process."""
+        """Load the site (machine) that the options name; None to predict in this process."""
         options = dict(vars(self))
         device, site = options.pop("device"), options.pop("site")
         if site is None:
@@ -348,7 +348,7 @@ def select(
     ] = Path(f"selected{_SUFFIX}"),
     data_set: DataSetName = None,
 ) -> None:
-    """Select structures to label next: the members disagree, and they differ from each other.
+    """Select structures to label next, on which members disagree and which differ from each other.
 
     The structure about which the members disagree most comes first. Each further one has the
     largest product of disagreement and distance from those selected before, by node features. Each

@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 
 def simulated_rows(found: Simulated) -> Rows:
-    """Return table rows on time and resources of a simulated campaign."""
+    """Return a table of a simulated campaign's time and resources, one row per quantity."""
     told = {
         "makespan": duration(found.makespan),
         "of it the search": duration(found.search_seconds),
@@ -35,7 +35,7 @@ def simulated_rows(found: Simulated) -> Rows:
 
 
 def survey_rows(found: Sequence[Configuration]) -> Rows:
-    """Return a table row for each message-passing type: number of fitting configurations, cost."""
+    """Return a table, one row per message-passing type: how many configurations fit, and cost."""
     rows: Rows = []
     for name in sorted({one.mpnn_type for one in found}):
         of_type = [one for one in found if one.mpnn_type == name]
@@ -56,7 +56,7 @@ def survey_rows(found: Sequence[Configuration]) -> Rows:
 
 
 def plan_rows(draws: Sequence[Simulated], site: Site, power: Power | None = None) -> Rows:
-    """Return table rows on time and resources of a campaign: 10th, 50th, 90th percentile.
+    """Return a table of a planned campaign's time and resources: percentiles 10, 50 and 90.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def plan_rows(draws: Sequence[Simulated], site: Site, power: Power | None = None
 
 
 def nodes_rows(on_nodes: Mapping[int, Simulated]) -> Rows:
-    """Return a table row for each number of nodes, with the simulated time."""
+    """Return a table of a campaign's simulated time and node-hours, one row per number of nodes."""
     return [
         {
             "nodes": f"{nodes:,}",
@@ -105,7 +105,7 @@ def nodes_rows(on_nodes: Mapping[int, Simulated]) -> Rows:
 
 
 def planned(search: SearchConfig, ensemble: EnsembleConfig | None, draws: int, site: Site) -> str:
-    """Return the title of the table of a plan."""
+    """Return the title of a plan's table: numbers of trials, members, nodes and simulations."""
     members = f" and {ensemble.size} members" if ensemble else ""
     return f"{search.trials:,} trials{members} on {machine_name(site)}, {draws} simulations"
 
@@ -119,7 +119,7 @@ def conclusions(
     node_hours: float | None,
     power: Power | None = None,
 ) -> Iterator[str]:
-    """Yield sentences that recommend what to request.
+    """Yield sentences on what to request for a planned campaign: batch jobs, node-hours, nodes.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _jobs(seconds: float, site: Site) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a time in words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
+    """Format a time in seconds as words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -203,7 +203,7 @@ def duration(seconds: float) -> str:
 
 
 def machine_name(site: Site) -> str:
-    """Return the number of nodes and name of a site in words."""
+    """Return a site's number of nodes and name in words, as `4 nodes of frontier`."""
     return f"{'one node' if site.nodes == 1 else f'{site.nodes:,} nodes'} of {site.name}"
 
 

@@ -41,7 +41,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Of all that is drawn.", min=0
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions on a simulated machine."""
+    """Command-line options of a simulated machine: wait in the queue, and losses of nodes."""
 
     queue_wait: Annotated[
         float,
@@ -57,7 +57,7 @@ class Conditions:
     ] = 0.0
 
     def on(self, site: Site) -> simulation.Conditions:
-        """Return the conditions on the nodes of a site."""
+        """Convert the options to the conditions of a simulation on a site's nodes."""
         from hydragnn_flow import simulation
 
         # Without batch jobs the nodes exist, and only start their processes.
@@ -84,12 +84,11 @@ def simulate(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Run a campaign on simulated nodes, in virtual time: the whole loop of search, placement and
-    ensemble, without training anything.
+    """Simulate a campaign on virtual nodes: search, placement and ensemble, without training.
 
-    Nothing is submitted: it runs here, even for a machine of thousands of nodes. The time and the
-    learning curve of each trial are drawn by the seed. `status`, `trials` and `report` read the
-    resulting run directory. To find out how many node-hours to apply for, use `plan`.
+    Nothing is submitted: the simulation runs here, even for a machine of thousands of nodes. The
+    time and the learning curve of each trial are drawn by the seed. `status`, `trials` and `report`
+    read the resulting run directory. To find out how many node-hours to apply for, use `plan`.
     """
     from hydragnn_flow.campaign import load_config
     from hydragnn_flow.commands.planned_tables import machine_name, simulated_rows
@@ -136,10 +135,10 @@ def plan(
     ] = 5,
     seed: Seed = 0,
 ) -> None:
-    """Say what a campaign will probably take of a machine: time, node-hours, memory, energy.
+    """Predict what a campaign will take of a machine: time, node-hours, memory and energy.
 
-    Submits nothing. Draws configurations from the search space, and says which fit the machine how,
-    and which do not and why. Then simulates the campaign several times, within the uncertainty of
+    Submits nothing. Draws configurations from the search space, and says which fit the machine, and
+    why others do not. Then simulates the campaign several times, within the uncertainty of
     the cost model, which is smaller on a machine that has run segments before. To see a single
     simulated campaign in detail, use `simulate`.
     """

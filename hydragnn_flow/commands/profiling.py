@@ -61,9 +61,9 @@ def profile(
         ),
     ] = None,
 ) -> None:
-    """Say where the time of a training step goes, and what to do about it.
+    """Measure where the time of a training step goes, and say what to do about it.
 
-    Trains on GCDs of a site. Needs a prepared store, changes nothing.
+    The network trains on GCDs of a site. This needs a prepared store and changes nothing.
     """
     site = machine.load()
     from hydragnn_flow.campaign.profiling import profile_on_site
@@ -104,7 +104,7 @@ def scaling(
     ] = "",
     seconds: Seconds = 5.0,
 ) -> None:
-    """Measure how a network trains over more and more GCDs, and say where they stop paying.
+    """Measure how fast a network trains on more and more GCDs, and say where more do not pay.
 
     In weak scaling each GCD has a batch, in strong scaling all share one. Table and figure are in
     RUN_DIR/scaling and in the report. The same command continues a stopped study.

@@ -25,7 +25,7 @@ def _of_jobs(*names: str, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Options of batch jobs, which every command with a site has."""
+    """Command-line options of batch jobs, such as account, time limit and number of nodes."""
 
     account: Annotated[
         str | None, _of_jobs("-A", "--account", about="Project that pays for batch jobs.")
@@ -46,7 +46,7 @@ class Jobs:
 
 @dataclass(frozen=True)
 class Machine(Jobs):
-    """Site that a command uses, and its batch jobs."""
+    """Command-line options that name a site (machine) and its batch jobs."""
 
     site: Annotated[
         str,
@@ -56,7 +56,7 @@ class Machine(Jobs):
     ] = "local"
 
     def load(self) -> Site:
-        """Return the site, changed by the other options."""
+        """Load the site (machine) that the options name, changed by the options of batch jobs."""
         from hydragnn_flow.execution import load_site
 
         options = dict(vars(self))
@@ -76,8 +76,7 @@ _Name = Annotated[
 @app.command()
 @flattened
 def show(site: _Name, jobs: Jobs) -> None:
-    """Show a site's description of its nodes, and the batch scripts it would submit; submits
-    nothing.
+    """Show a site's description of its nodes and its batch script, without submitting anything.
 
     Works on any machine, a laptop included.
     """
@@ -102,7 +101,7 @@ def check(
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
 ) -> None:
-    """Start one block (batch job) of a site and say, GCD by GCD, what a trial would find there.
+    """Start one block (batch job) of a site and show, GCD by GCD, what a trial would find there.
 
     Ends with exit code 1 if anything differs from the site's description.
     """

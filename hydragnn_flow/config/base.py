@@ -37,7 +37,7 @@ _IN_PLAIN_WORDS = {
 
 
 class Section(BaseModel):
-    """Section of a configuration file; it is immutable and refuses unknown keys."""
+    """Base class of a configuration file's sections: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -71,7 +71,7 @@ class Section(BaseModel):
 
 
 def check_keys(section: type[Section], values: Any) -> Any:
-    """Return the values of a section that are read, after checks.
+    """Check the keys of a section as given in a file; return the values of keys that are read.
 
     Values that are not a dict are returned unchanged.
 
@@ -116,7 +116,7 @@ def _is_off(value: Any) -> bool:
 
 
 def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | None = None) -> str:
-    """Return a message that a key is unknown, with the known key that was probably meant.
+    """Return the message that a key is unknown, with the known key that was probably meant.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def explain(error: ValidationError, source: object) -> InputError:
 
 
 def validate(model: type[Section], values: Any, source: object) -> Any:
-    """Build a section of the class ``model`` from values.
+    """Build a configuration section of the class ``model`` from the values of its keys.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def import_class(name: str) -> Any:
 
 
 def with_place(error: BaseException) -> str:
-    """Return a raised error in words: its type, the file and line that raised it, its message."""
+    """Describe a raised error in words: its type, the file and line that raised it, its message."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(innermost.filename).name}, line {innermost.lineno}"
     return f"{type(error).__name__} in {place}: {one_line(error)}"

@@ -31,7 +31,10 @@ from hydragnn_flow.errors import InputError
 
 
 class SplitConfig(Section):
-    """Fractions of the source's training structures to set aside, drawn by the run's seed."""
+    """`data.split`: fractions of the training structures that are set aside for other splits.
+
+    The run's seed decides which structures are drawn.
+    """
 
     by: Literal["random", "composition", "group"] = "random"
     """Sampling of the splits: ``random``; ``composition``, the same fraction of each composition in
@@ -47,7 +50,9 @@ class SplitConfig(Section):
     """Fraction for the final test. Required unless the source gives a test set."""
 
     def of(self, source: SourceSection) -> SplitConfig:
-        """Return the fractions for a source; ``val`` is 0.1 by default if it has no validation set.
+        """Return the split fractions for one source, after checks.
+
+        The fraction ``val`` is 0.1 by default if the source has no validation set.
 
         Raises
         ------
@@ -77,7 +82,7 @@ class SplitConfig(Section):
         return split
 
     def of_one_of_several(self, source: SourceSection) -> SplitConfig:
-        """Return the fractions for one of several data sets, if all of them share this section.
+        """Return the split fractions for one of several data sets that share this section.
 
         A fraction is left out if the source of the data set has a set of its own for the split.
 
@@ -103,7 +108,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class DataSet:
-    """Named source among several data sets, with its split."""
+    """Data set to train on: a source of structures, with its name and split fractions."""
 
     name: str
     """Name of the data set, and of the branch of the network that learns it."""
@@ -119,7 +124,7 @@ class DataSet:
 
 
 def data_set(values: Any) -> DataSet:
-    """Validate an item of `data.sources`: the keys `name` and `split`, and the keys of a source.
+    """Validate an item of `data.sources`: the keys `name` and `split`, and those of a source.
 
     Parameters
     ----------
@@ -270,18 +275,21 @@ class DataConfig(Section):
 
     @property
     def data_sets(self) -> tuple[DataSet, ...]:
-        """Data sets with their splits; a single ``source`` has an empty name."""
+        """Data sets of the run with their fractions; a single ``source`` has an empty name."""
         if self.source is not None:
             return (DataSet("", self.source, self.split),)
         return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())
 
     @property
     def branch_names(self) -> list[str]:
-        """Name of each data set and its branch; empty for a single ``source``."""
+        """Names of the data sets in ``sources``, which are also those of the network's branches.
+
+        A branch is the output heads of one data set. The list is empty for a single ``source``.
+        """
         return [one.name for one in self.sources or ()]
 
     def for_network(self, network: NetworkConfig) -> DataConfig:
-        """Return the section, completed by the values that its sources need from the network.
+        """Return the section `data`, completed by what its sources need to know of the network.
 
         Parameters
         ----------
@@ -301,14 +309,14 @@ class DataConfig(Section):
 
     @property
     def folder(self) -> Path:
-        """Directory that the source's file names are relative to."""
+        """Directory that the file names of all sources are relative to."""
         return (self.path or Path()).absolute()
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
         """Level (graph or node) of each target by name; None for an unknown level.
 
-        None instead of a dict if the targets are unknown.
+        The result is None instead of a dict if the targets are unknown.
         """
         found = [one.source.target_levels for one in self.data_sets]
         return next((levels for levels in found if levels is not None), None)

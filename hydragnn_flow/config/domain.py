@@ -25,7 +25,7 @@ _Number = float
 
 
 class Parameter(Section):
-    """Hyper-parameter of a search: exactly one of ``choices``, ``int`` and ``float``."""
+    """Domain of a hyper-parameter in `search.space`: one of ``choices``, ``int`` and ``float``."""
 
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from."""
@@ -91,7 +91,7 @@ class Parameter(Section):
     def bounds(self) -> tuple[_Number, _Number] | None:
         """Smallest and largest value of a range, the latter rounded down to the grid of ``step``.
 
-        They are integers for an `int` range. None for choices.
+        Both are integers for an `int` range. The result is None for choices.
         """
         bounds = self.int or self.float
         if bounds is None or self.step is None:
@@ -101,7 +101,7 @@ class Parameter(Section):
         return (bounds[0], type(bounds[1])(reached))
 
     def contains(self, value: object) -> bool:
-        """Return True if a value is in the domain."""
+        """Return True if a value is in the domain of the parameter."""
         if self.choices is not None:
             return any(_same(value, choice) for choice in self.choices)
         kinds = int if self.int is not None else (int, float)
@@ -114,7 +114,7 @@ class Parameter(Section):
         return isclose(steps, round(steps), abs_tol=1e-8)
 
     def at(self, unit: _Number) -> Scalar:
-        """Return the value at a relative position in the domain, from 0 to less than 1."""
+        """Return the parameter's value at a relative position in its domain, 0 to less than 1."""
         if self.choices is not None:
             return self.choices[int(unit * len(self.choices))]
         assert self.bounds is not None
@@ -129,7 +129,7 @@ class Parameter(Section):
         return min(int(value) if self.int is not None else value, high)
 
     def examples(self) -> tuple[Scalar, ...]:
-        """Return values that together test the domain: every choice, or both ends of the range.
+        """Return example values that test the domain: every choice, or both ends of the range.
 
         For integers, the neighbours of both ends are included, since some keys accept only
         multiples of another key.
@@ -144,7 +144,7 @@ class Parameter(Section):
 
 
 def check_conditions(space: Mapping[str, Parameter]) -> None:
-    """Check the conditions of all parameters of a search space.
+    """Check the conditions (key ``when``) of all parameters of a search space.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def check_conditions(space: Mapping[str, Parameter]) -> None:
 def needed(space: Mapping[str, Parameter], name: str) -> Needed:
     """Return the values that other parameters must have for the parameter ``name`` to exist.
 
-    The values are by parameter. Conditions of these other parameters are included.
+    The result has the values by parameter. Conditions of these other parameters are included.
     """
     result: Needed = {}
     for other, values in space[name].when.items():
@@ -200,7 +200,7 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """Return the values, by parameter, that both of two conditions allow.
+    """Combine two conditions on parameters: return the values, by parameter, that both allow.
 
     The values of a parameter are empty where the conditions contradict each other.
     """
@@ -218,7 +218,10 @@ def _same(one: object, other: object) -> bool:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Return the end of a sentence on an unknown word: a similar known word, or an empty string."""
+    """Return the end of an error message that suggests the known word most like ``given``.
+
+    It is empty if no known word is similar.
+    """
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -244,9 +247,10 @@ _Values = Mapping[str, Any]
 
 
 class Rule:
-    """Condition that the parameters of every trial meet, such as ``hidden_dim <= 4 * num_radial``.
+    """Condition in `search.where` that the parameters of every trial meet.
 
-    Numbers are equal to nine digits, so that 0.1 + 0.2 is 0.3.
+    Numbers are compared to nine digits, so that 0.1 + 0.2 is 0.3. An example of a rule is
+    ``hidden_dim <= 4 * num_radial``.
 
     Parameters
     ----------
@@ -279,9 +283,10 @@ class Rule:
         self._truth = self._condition(tree.body)
 
     def holds(self, values: _Values) -> bool:
-        """Return True if parameters, by dotted path, meet the rule, or lack one that it names.
+        """Return True if a trial's parameter values, by dotted path, meet the rule.
 
-        A division by zero does not meet it.
+        The rule holds, too, if a parameter that it names has no value. It does not hold if it
+        divides by zero.
         """
         if any(path not in values for path in self.paths):
             return True
@@ -401,7 +406,9 @@ class Rule:
 def satisfying(
     space: Mapping[str, Parameter], rules: Sequence[Rule], given: Mapping[str, Scalar]
 ) -> Iterator[dict[str, Scalar]]:
-    """Yield those of 10,000 random configurations that meet all rules, always the same ones.
+    """Yield those of 10,000 random configurations that meet all rules.
+
+    The same configurations are drawn in each call with the same arguments.
 
     Parameters
     ----------
@@ -410,7 +417,7 @@ def satisfying(
     rules
         Rules between the parameters.
     given
-        Values that every configuration has; each exists in all of them.
+        Values of some parameters by dotted path, which every yielded configuration has.
     """
     draw = random.Random(0)
     for _ in range(10_000):

@@ -24,7 +24,7 @@ _OF_NETWORKS = (
 
 
 class ObjectiveSearch(SearchConfig):
-    """`search` of a campaign that calls a user's function."""
+    """Section `search` of a campaign that optimises a user's own function instead of networks."""
 
     objective: str
     """Function of your own, as ``module:function``. It is called with a ``Job`` (a trial with its
@@ -75,7 +75,7 @@ class ObjectiveSearch(SearchConfig):
 
 
 class CampaignConfig(Section):
-    """Keys of every campaign."""
+    """Configuration keys that every campaign has: its name and the seed of its random numbers."""
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
@@ -92,7 +92,7 @@ class CampaignConfig(Section):
 
 
 class ObjectiveConfig(CampaignConfig):
-    """Configuration of a campaign that calls a function: no data, network or ensemble."""
+    """Configuration of a campaign that optimises a user's function, without data or network."""
 
     search: ObjectiveSearch
     """Search space, sampler, objectives and rungs."""

@@ -15,7 +15,7 @@ _OURS = "hydragnn_flow.search.samplers"
 
 
 class NamedSampler(NamedTuple):
-    """Sampler with a short name."""
+    """Description and options of a sampler that a configuration can choose by a short name."""
 
     about: str
     """Description for the table in docs/search.md."""
@@ -60,7 +60,7 @@ _HOMES = {
 
 
 def build_pruner(options: Mapping[str, Any]) -> BasePruner:
-    """Build the pruner that a configuration names.
+    """Build the Optuna pruner (rule that stops trials early) that a configuration names.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def build_sampler(
     seed: int,
     rung_epochs: Sequence[int] = (1,),
 ) -> BaseSampler:
-    """Build the sampler that a configuration names.
+    """Build the Optuna sampler (method that proposes trials) that a configuration names.
 
     Parameters
     ----------
@@ -91,11 +91,11 @@ def build_sampler(
         Key of :data:`SAMPLERS`, or options as for `build_pruner`, whose ``type`` names a class of
         `optuna.samplers` or is a key of :data:`SAMPLERS`.
     space
-        Domain by dotted path; given to every class that has this parameter.
+        Domain of each parameter by dotted path; given to every class that takes ``space``.
     seed
-        Random seed; given to every class that takes one.
+        Random seed; given to every class that takes ``seed``.
     rung_epochs
-        Epochs at which trials are judged; given to every class that has this parameter.
+        Epochs at which trials are judged; given to every class that takes ``rung_epochs``.
 
     Raises
     ------

@@ -19,7 +19,7 @@ JOURNAL = "study.journal"
 
 
 def check_earlier(paths: Sequence[Path]) -> None:
-    """Check that a search can learn from the earlier searches at all paths.
+    """Check that the paths in `search.warm_start` lead to earlier searches to learn from.
 
     Parameters
     ----------
@@ -100,25 +100,25 @@ class StartConfig(Section):
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Names of parameters, or of modules that hold them, that are not trained."""
+        """Names of the parameters and modules of the network whose weights are not trained."""
         if self.freeze == "none":
             return ()
         return ("encoder.embedding", "encoder.layers") if self.freeze == "encoder" else self.freeze
 
     def check(self, network: NetworkConfig, space: Collection[str]) -> None:
-        """Check that the networks of a run can begin with the weights in ``path``.
+        """Check that the networks of a run can begin with the weights that ``path`` names.
 
         Parameters
         ----------
         network
-            The network of the run.
+            Network of the run, before the search varies it.
         space
             Dotted paths that the search varies.
 
         Raises
         ------
         ValueError
-            If a network cannot begin with them; the message names key and remedy.
+            If a network cannot begin with the weights; the message names key and remedy.
         """
         if not isinstance(network, EngineNetwork):
             if self.path.suffix == ".pk":

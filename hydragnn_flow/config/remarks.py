@@ -14,11 +14,11 @@ from hydragnn_flow.errors import InputError
 def remarks(
     network: Mapping[str, Any], network_with: NetworkWith, space: Space, *, means_batches: bool
 ) -> list[str]:
-    """Return sentences to show once, before a campaign begins.
+    """Return remarks on a valid configuration: sentences to show before a campaign begins.
 
-    They name keys without effect in every network of the search, default weights of a potential,
-    positional encodings that make a potential jump, and that HydraGNN means the batch of each rank
-    (process).
+    They name keys without effect in every network of the search, default loss weights of a
+    potential, and positional encodings that make its energy jump. One says that in HydraGNN the
+    batch size is that of each rank (process).
 
     Parameters
     ----------

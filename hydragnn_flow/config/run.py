@@ -38,15 +38,15 @@ def network_of_trial(
     data_sets: Sequence[str] = (),
     epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Return a `NeuralNetwork` section with the values of a trial's parameters.
+    """Return a run's `NeuralNetwork` section with the values of a trial's parameters set.
 
     Parameters
     ----------
     network
         `NeuralNetwork` section of the run, which is not changed.
     parameters
-        Value by dotted path, as :func:`set_path` takes it. `Resources` paths do not belong to a
-        network and are skipped.
+        Values of the trial's parameters by dotted path, as :func:`set_path` takes it. `Resources`
+        paths do not belong to a network and are skipped.
     data_sets
         Names of the data sets. Heads that are described once are repeated for the branch of each.
     epochs
@@ -77,7 +77,7 @@ def _copy(values: Any) -> Any:
 
 
 def set_path(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, in place.
+    """Set one value in nested mappings and lists at a dotted path, in place.
 
     In a list, a number selects an item, counted from 0, and a name applies to all items. The
     `architecture` of a branch of output heads may be left out, so that a path into heads is the
@@ -340,11 +340,11 @@ class RunConfig(CampaignConfig):
         return load_network(self.network_values(parameters))
 
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the `NeuralNetwork` section with the values of ``parameters``, by dotted path.
+        """Return the run's `NeuralNetwork` section, unchecked, with a trial's parameter values set.
 
-        Paths are those of :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not
-        belong to a network and are skipped. Heads that are described once are repeated for the
-        branch of each data set.
+        ``parameters`` has the values by dotted path, as in
+        :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not belong to a network and
+        are skipped. Heads that are described once are repeated for the branch of each data set.
         """
         # Trials that are judged by their speed alone are only compared at the end.
         epochs = 1 if self.divided_budget and not self.search.judges_errors else None
@@ -352,7 +352,7 @@ class RunConfig(CampaignConfig):
 
     @property
     def encodings(self) -> int:
-        """Largest number of columns of positional encodings that a network of the search reads."""
+        """Largest number of positional-encoding columns that a network of the search reads."""
         engine = "Architecture.global_attn_engine"
         examples = self.search.space[engine].examples() if engine in self.search.space else ()
         # The other engine reads none, and does not fit every type.
@@ -360,14 +360,14 @@ class RunConfig(CampaignConfig):
         return max(self.network_with(values).encodings for values in asked)
 
     def remarks(self) -> list[str]:
-        """Return sentences to show once, before a campaign begins."""
+        """Return remarks on the configuration: sentences to show before a campaign begins."""
         means_batches = "batch_per_gcd" in self.resources.model_fields_set
         return remarks(
             self.network, self.network_with, self.search.space, means_batches=means_batches
         )
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
-        """Return the number of GCDs that a trial asks for; None if the placer chooses the number.
+        """Return the number of GCDs that a trial asks for; None if the campaign chooses it.
 
         ``parameters`` are the values of the trial's parameters by dotted path.
         """
@@ -386,35 +386,35 @@ class RunConfig(CampaignConfig):
 
     @property
     def criterion(self) -> CriterionName:
-        """Error by which epochs are judged: ``mae`` or ``rmse``."""
+        """Error by which epochs, trials and members are judged: ``mae`` or ``rmse``."""
         return "mae" if self.ensemble is None else self.ensemble.criterion
 
     @property
     def members(self) -> EnsembleConfig:
-        """Section `ensemble`, which the configuration must have."""
+        """Section `ensemble` with the settings of members; the configuration must have it."""
         assert self.ensemble is not None
         return self.ensemble
 
     @property
     def ensemble_size(self) -> int:
-        """Number of good trials that the search must find: the members, or 1 without ensemble."""
+        """Number of good trials that the search must find: one per member, else just 1."""
         return 1 if self.ensemble is None else self.ensemble.size
 
     @property
     def num_epoch(self) -> int:
-        """Epochs of a trial that no rung ends."""
+        """Number of epochs of a trial that is not stopped early."""
         return self.network_with({}).Training.num_epoch
 
     @property
     def member_epochs(self) -> int:
-        """Total epochs of a member, each as long as a trial's."""
+        """Total number of epochs of an ensemble member, those of a trial it continues included."""
         return self.members.epochs
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:
-        """Unit and amount of the budget that the epochs of a trial share, as ("steps", 1000).
+        """Unit and amount of training that a trial's epochs share, such as ``("steps", 1000)``.
 
-        None if an epoch is a pass through the training split.
+        It is None if an epoch is a pass through the training split.
         """
         budget = self.search.budget
         return None if budget is None else (budget.unit, budget.size)
@@ -423,15 +423,16 @@ class RunConfig(CampaignConfig):
     def resizes(self) -> bool:
         """True if a segment (job of training) that runs out of memory gets more micro-batches.
 
-        False if lack of memory is a result of the trial: the search varies the micro-batches, or
-        is for speed.
+        Micro-batches are the parts of a training step that a GCD computes in turn. It is False if
+        lack of memory is a result of the trial: the search varies the micro-batches, or is for
+        speed.
         """
         divided = self.ensemble is not None and self.resources.batch_per_gcd
         return divided or (ACCUMULATION not in self.search.space and self.search.judges_errors)
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged; brackets of Hyperband skip some of them."""
+        """Epochs at which trials are judged (rungs); with Hyperband some trials skip the first."""
         return self.search.rung_epochs(self.num_epoch)
 
 
@@ -478,7 +479,7 @@ def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration, but not the run that `start_from` names.
+    """Read and check a run configuration, without the weights that `start_from` names.
 
     Parameters
     ----------
@@ -504,7 +505,7 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
 def load_campaign(
     path: str | Path, *, data: str | Path | None = None
 ) -> RunConfig | ObjectiveConfig:
-    """Read and check the configuration of a campaign, over networks or a user's function.
+    """Read and check the configuration of a campaign for networks or for a user's function.
 
     Parameters and errors are those of :func:`load_config`.
     """
@@ -522,7 +523,7 @@ def load_campaign(
 def resolve_config(
     values: dict[str, Any], source: str | Path, *, data: str | Path | None = None
 ) -> RunConfig:
-    """Validate the values of a run configuration that was read from a file.
+    """Validate the content of a run configuration file, and return the configuration.
 
     Parameters
     ----------

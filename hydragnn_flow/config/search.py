@@ -46,7 +46,7 @@ Direction = Literal["minimize", "maximize"]
 
 
 def direction_of(objective: str) -> Direction:
-    """Return the direction in which an objective improves."""
+    """Return the direction in which an objective improves: ``minimize`` or ``maximize``."""
     return "maximize" if objective in MAXIMISED else "minimize"
 
 
@@ -54,11 +54,12 @@ Unit = Literal["steps", "samples", "seconds"]
 
 
 class TrainingBudget(Section):
-    """`search.budget`: length of a trial that no rung ends, given by one of the keys.
+    """`search.budget`: training length of a whole trial, in steps, structures or seconds.
 
-    The budget is divided evenly into the ``Training.num_epoch`` epochs of a trial. A trial is
-    validated at the end of each epoch, and judged at the end of some epochs (rungs). An epoch
-    continues in the shuffled training split where the previous epoch ended.
+    A whole trial is one that is not stopped early. Exactly one key is given. The budget is divided
+    evenly into the ``Training.num_epoch`` epochs of a trial. A trial is validated at the end of
+    each epoch, and judged at the end of some epochs (rungs). An epoch continues in the shuffled
+    training split where the previous epoch ended.
     """
 
     steps: int | None = Field(default=None, ge=1)
@@ -80,13 +81,13 @@ class TrainingBudget(Section):
 
     @property
     def unit(self) -> Unit:
-        """Key that is given, the unit of :attr:`size`."""
+        """Unit of the budget, which is the key that is given: steps, samples or seconds."""
         units: tuple[Unit, ...] = get_args(Unit)
         return next(unit for unit in units if getattr(self, unit) is not None)
 
     @property
     def size(self) -> float:
-        """Value of the key that is given."""
+        """Amount of training of a whole trial, in the budget's :attr:`unit`."""
         return float(getattr(self, self.unit))
 
 
@@ -101,7 +102,7 @@ class Patience(Section):
 
 
 class SearchConfig(Section):
-    """`search`: the space, the sampler, the objectives and the rungs."""
+    """`search`: space of hyper-parameters, sampler, objectives, and rungs (epochs of judgement)."""
 
     trials: int = Field(ge=1)
     """Number of configurations to try."""
@@ -279,14 +280,18 @@ class SearchConfig(Section):
 
     @property
     def rules(self) -> list[Rule]:
-        """Rules of :attr:`where`."""
+        """Conditions that the parameters of every trial meet, parsed from the key `where`."""
         try:
             return [Rule(text, self.space) for text in self.where]
         except ValueError as error:
             raise ValueError(f"where: {error}") from error
 
     def wrong_enqueued(self, values: Mapping[str, Any]) -> Iterator[str]:
-        """Yield each name and value that is not in the space, of a configuration to enqueue."""
+        """Yield the faults of a configuration to enqueue, each as the end of an error message.
+
+        ``values`` has the values of the configuration by dotted path. A fault is a name, a value or
+        a combination that is not in the space.
+        """
         if not values:
             yield " names no parameter; give at least one or remove it"
         for name, value in values.items():
@@ -307,12 +312,12 @@ class SearchConfig(Section):
 
     @property
     def times_steps(self) -> bool:
-        """True if an objective depends on the time of a step, which nothing may then disturb."""
+        """True if an objective depends on the time of a training step; trials then share no GCD."""
         return "throughput" in self.objectives or not self.judges_errors
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Direction in which each objective improves."""
+        """Direction, ``minimize`` or ``maximize``, of each objective [n_objectives]."""
         return tuple(map(direction_of, self.objectives))
 
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
@@ -323,7 +328,7 @@ class SearchConfig(Section):
         Parameters
         ----------
         num_epoch
-            Epochs of a trial that no rung ends, `Training.num_epoch`.
+            Number of epochs of a trial that is not stopped early, `Training.num_epoch`.
         """
         if self.rungs == "none" and self.patience is None:
             return (num_epoch,)

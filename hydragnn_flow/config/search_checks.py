@@ -115,12 +115,12 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
 
 
 def check_space(space: Space, network_with: NetworkWith, rules: Sequence[Rule] = ()) -> None:
-    """Validate networks of a search: with examples of each parameter and of each pair of them.
+    """Check a search space: validate networks with examples of each parameter and each pair.
 
     Parameters
     ----------
     space
-        Domain by dotted path into the network's JSON.
+        Domain of each parameter, by dotted path into the network's JSON.
     network_with
         Function that takes values by dotted path, and returns the validated network with them.
     rules
@@ -269,9 +269,9 @@ def _first_possible(
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the values of all parameters that exist in a trial.
+    """Complete the parameter values of a trial of which only some are given.
 
-    A parameter that ``values`` does not have gets its first example.
+    Each parameter that exists in the trial but not in ``values`` gets its first example.
     """
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():

@@ -51,7 +51,7 @@ Level = Literal["graph", "node"]
 
 
 class SourceSection(Section):
-    """Section `data.source` of a run configuration: a format and its keys.
+    """Base class of the section `data.source` of a run configuration: a format and its keys.
 
     A subclass adds keys as fields, returns its reader from :meth:`open`, and overrides other
     methods where it differs. Its module is imported to check a configuration, so import torch, ASE
@@ -71,7 +71,9 @@ class SourceSection(Section):
 
     @abstractmethod
     def open(self, folder: Path, seed: int) -> Any:
-        """Return the reader, a :class:`hydragnn_flow.data.sources.base.Source`; open no file.
+        """Return the reader of the source's structures, without opening a file.
+
+        The reader is a :class:`hydragnn_flow.data.sources.base.Source`.
 
         Parameters
         ----------
@@ -101,7 +103,7 @@ class SourceSection(Section):
         """
 
     def for_network(self, network: NetworkConfig) -> SourceSection:
-        """Return the section, completed by the values that the source needs from the network.
+        """Return the section, completed by what the source needs to know of the network.
 
         Parameters
         ----------
@@ -116,7 +118,7 @@ class SourceSection(Section):
         return self
 
     def check_in_place(self) -> None:
-        """Check that training can read the files in place (`data.in_place`), without a copy.
+        """Check that training can read the source's files in place (`data.in_place`), uncopied.
 
         Raises
         ------
@@ -130,25 +132,29 @@ class SourceSection(Section):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Splits for which the source has structures; other splits are drawn from ``train``."""
+        """Splits for which the source has structures of its own: ``train``, and perhaps others.
+
+        Others are ``val``, ``calibration`` and ``test``. Splits that the source does not have are
+        drawn from ``train``.
+        """
         return ("train",)
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
         """Level (graph or node) of each target by name; None for an unknown level.
 
-        None instead of a dict if the targets are unknown.
+        The result is None instead of a dict if the targets are unknown.
         """
         return None
 
     @property
     def has_groups(self) -> bool:
-        """True if structures come in groups, for `split.by: group`."""
+        """True if the source puts structures in groups, which `split.by: group` keeps together."""
         return getattr(self, "group", None) is not None
 
 
 def source_section(values: Any) -> SourceSection:
-    """Validate the section of a source; its class is the one that the key `format` names.
+    """Validate the section `data.source`; its class is the one that the key `format` names.
 
     Parameters
     ----------
@@ -178,7 +184,7 @@ def source_section(values: Any) -> SourceSection:
 
 
 def section_class(name: Any) -> type[SourceSection]:
-    """Return the section class of the format ``name``.
+    """Return the class of the section `data.source` for the format ``name``.
 
     Raises
     ------
@@ -225,7 +231,10 @@ DIVIDED_BY_ATOMS = "_scaled_num_nodes"
 
 
 class TargetConfig(Section):
-    """Target of a source. Instead of a mapping, its unit alone is accepted too."""
+    """Target of a source: a labelled quantity that networks can learn, with its unit.
+
+    Instead of a mapping, the unit alone is accepted too.
+    """
 
     unit: str
     """Unit of the values in the file."""
@@ -253,20 +262,21 @@ class TargetConfig(Section):
 
     @property
     def is_extensive(self) -> bool | None:
-        """Value of ``extensive``, None if not given; False if ``key`` has the mark of HydraGNN.
+        """True if the target is a sum over atoms, False if it is not, None if not configured.
 
-        The mark is `DIVIDED_BY_ATOMS`.
+        It is False if ``key`` has HydraGNN's mark of quantities that are divided by the number of
+        atoms, `DIVIDED_BY_ATOMS`; otherwise it is the value of ``extensive``.
         """
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
 def is_taken(name: str) -> bool:
-    """Return True if ``name`` cannot name a target, because graphs use this key otherwise."""
+    """Return True if ``name`` cannot name a target, because graphs use it for something else."""
     return name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
 
 
 def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
-    """Return the targets by name, after checking that graphs do not use their names otherwise.
+    """Check that no target has a name that graphs use for something else; return the targets.
 
     Raises
     ------

@@ -23,7 +23,7 @@ _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "in
 
 @dataclass(frozen=True)
 class Column:
-    """Values of one key (named tensor of a graph), concatenated over several graphs."""
+    """Values of one key (a named tensor of every graph), joined over several graphs."""
 
     values: NDArray[Any]
     """Values of all graphs, concatenated along ``dim``."""
@@ -33,16 +33,20 @@ class Column:
     """Number of rows of each graph (extent of its tensor along ``dim``), [n_graphs]."""
 
     def starts(self) -> NDArray[np.int64]:
-        """Return the index of each graph's first row along ``dim``, [n_graphs]."""
+        """Return the index in ``values`` of each graph's first row, int64 [n_graphs].
+
+        Rows are counted along ``dim``.
+        """
         starts: NDArray[np.int64] = np.cumsum(self.counts) - self.counts
         return starts
 
 
 def concatenation_dim(key: str, ndim: int) -> int:
-    """Return the dimension along which PyG concatenates a key's tensors of ``ndim`` dimensions.
+    """Return the dimension along which PyG joins a tensor of several graphs in a batch.
 
-    This is the last dimension for ``face`` and for keys whose name contains ``index``, and the
-    first dimension for all others.
+    ``key`` is the name of the tensor, ``ndim`` its number of dimensions. The result is the last
+    dimension for ``face`` and for keys whose name contains ``index``, and the first dimension for
+    all others.
     """
     return ndim - 1 if "index" in key or key == "face" else 0
 
@@ -50,7 +54,9 @@ def concatenation_dim(key: str, ndim: int) -> int:
 def pack(
     graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Key] | None = None
 ) -> dict[str, Column]:
-    """Return the values of graphs by key, concatenated over the graphs.
+    """Join the tensors of several graphs into one column for each key, after checking them.
+
+    A key is the name of a tensor that every graph has.
 
     Parameters
     ----------
@@ -90,9 +96,10 @@ def pack(
 
 
 def bounds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of each graph's first row, then the number of all rows, [n_graphs + 1].
+    """Return the boundaries of graphs in joined rows, int64 [n_graphs + 1].
 
-    ``counts`` has the number of rows of each graph, [n_graphs].
+    Element ``i`` is the index of the first row of graph ``i``; the last element is the number of
+    all rows. ``counts`` has the number of rows of each graph, [n_graphs].
     """
     bounds = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=bounds[1:])
@@ -140,7 +147,7 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
 
 
 def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
-    """Check that the tensors of each graph are consistent.
+    """Check that the tensors of each graph have matching numbers of rows.
 
     Tensors of atoms need a row for each atom, tensors of edges a row for each edge. Edges must
     refer to atoms that exist.
@@ -211,9 +218,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BranchRuns:
-    """Runs of consecutive graphs of the same branch (output heads for one data set).
+    """Branch of every graph of a split, stored as runs of consecutive graphs of one branch.
 
-    A split has only a few runs for each data set, however many graphs the split has.
+    A branch is the set of a network's output heads for one data set. A split has only a few runs
+    for each data set, however many graphs the split has.
     """
 
     bounds: Ints
@@ -223,7 +231,9 @@ class BranchRuns:
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray[np.integer]]) -> BranchRuns:
-        """Return the runs of a split, given the branch of every graph.
+        """Group the graphs of a split into runs of one branch, given the branch of every graph.
+
+        A branch is the set of a network's output heads for one data set.
 
         Parameters
         ----------
@@ -240,9 +250,10 @@ class BranchRuns:
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[int, int]]) -> BranchRuns:
-        """Return the runs of a split from pairs of branch index and number of consecutive graphs.
+        """Build the runs of a split from pairs: branch index, number of consecutive graphs.
 
-        Consecutive pairs of the same branch become one run.
+        A branch is the set of a network's output heads for one data set. Consecutive pairs of the
+        same branch become one run.
         """
         branches, lengths = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         starts = _begins(branches)
@@ -250,12 +261,18 @@ class BranchRuns:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of branch index and number of graphs, one pair for each run."""
+        """Pairs of branch index and number of consecutive graphs, in the order of the split.
+
+        A branch is the set of a network's output heads for one data set.
+        """
         return [*zip(self.branches.tolist(), np.diff(self.bounds).tolist(), strict=True)]
 
     @cached_property
     def graphs(self) -> dict[int, int]:
-        """Number of graphs by branch index, for the branches that occur."""
+        """Number of the split's graphs of each branch, by branch index, for branches that occur.
+
+        A branch is the set of a network's output heads for one data set.
+        """
         lengths = np.diff(self.bounds)
         return {
             int(branch): int(lengths[self.branches == branch].sum())
@@ -263,11 +280,18 @@ class BranchRuns:
         }
 
     def branch_of(self, graphs: Ints) -> Ints:
-        """Return the branch index of each graph [n]; ``graphs`` are indices in the split [n]."""
+        """Return the branch index of each of ``graphs``, int64 [n].
+
+        A branch is the set of a network's output heads for one data set. ``graphs`` has indices of
+        graphs in the split, [n].
+        """
         return self.branches[np.searchsorted(self.bounds, graphs, side="right") - 1]
 
     def of_branch(self, branch: int) -> BranchMembers:
-        """Return the graphs of one branch, to be chosen by their index within the branch."""
+        """Return a translator from indices within one branch to indices in the split.
+
+        A branch is the set of a network's output heads for one data set.
+        """
         runs = np.flatnonzero(self.branches == branch)
         lengths = np.diff(self.bounds)[runs]
         return BranchMembers(self.bounds[runs], bounds_of(lengths)[:-1])
@@ -275,7 +299,10 @@ class BranchRuns:
 
 @dataclass(frozen=True, eq=False)
 class BranchMembers:
-    """Graphs of one branch, indexed from 0 in the order of the split."""
+    """Graphs of one branch of a split, numbered from 0 in the order of the split.
+
+    A branch is the set of a network's output heads for one data set.
+    """
 
     starts: Ints
     """Index in the split of the first graph of each run of the branch, [n_runs]."""
@@ -283,21 +310,21 @@ class BranchMembers:
     """Number of the branch's graphs before each run, [n_runs]."""
 
     def graphs(self, numbers: Ints) -> Ints:
-        """Return indices in the split [n]; ``numbers`` are indices within the branch [n]."""
+        """Convert graphs' indices within the branch [n] to indices in the split, int64 [n]."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         return self.starts[run] + numbers - self.before[run]
 
 
 def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
-    """Yield groups of consecutive graphs of a branch, spread evenly over each branch.
+    """Yield a sample of a split: groups of consecutive graphs, spread evenly over each branch.
 
-    A group is an array of indices in the split. Each branch gives the same number of groups, or
-    all its groups if it has fewer.
+    A group is an array of indices in the split, of graphs that follow one another in their branch.
+    Each branch gives the same number of groups, or all its groups if it has fewer.
 
     Parameters
     ----------
     runs
-        Runs of the split's branches.
+        Branch (output heads for one data set) of each graph of the split, as runs.
     most
         Maximum number of graphs in total; each branch gives one group even if that exceeds it.
     run
@@ -312,15 +339,15 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
 
 
 def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
-    """Return the number of graphs to take from each branch, by branch index: equal shares.
+    """Divide a number of graphs among a split's branches; return each share by branch index.
 
-    A branch with fewer graphs than its share gives all its graphs, and the other branches share
-    the rest.
+    The shares are equal, except that a branch with fewer graphs than its share gives all its
+    graphs, and the other branches share the rest.
 
     Parameters
     ----------
     runs
-        Runs of the split's branches.
+        Branch (output heads for one data set) of each graph of the split, as runs.
     number
         Total number of graphs to take; each branch gives at least one.
     """

@@ -23,7 +23,11 @@ By = Literal["random", "composition", "group"]
 
 @dataclass(frozen=True)
 class Structures:
-    """Properties of structures that decide their split, as parallel lists in input order."""
+    """Properties of structures that decide the split of each, one list for each property.
+
+    A split is the training, validation, calibration or test set. All lists are in the order of the
+    input.
+    """
 
     role: Sequence[str]
     """Role of each structure's file: ``train``, ``val``, ``calibration`` or ``test``."""
@@ -37,7 +41,7 @@ class Structures:
 
 @dataclass(frozen=True)
 class Division:
-    """Split of each structure, and numbers of structures left out and of duplicates."""
+    """Result of :func:`divide`: the split of each structure, and counts of those left out."""
 
     split: list[str]
     """Split of each structure: ``trainset``, ``valset``, …; an empty string if it is left out."""
@@ -71,20 +75,21 @@ def divide(
     seed: int,
     calibration: float | None = None,
 ) -> Division:
-    """Divide structures so that no structure is in two splits.
+    """Divide structures into training, validation, calibration and test sets without overlap.
 
     Structures of equal hash go to the same split; if ``by`` is ``group``, so do structures of one
-    group. If a structure (or its group) occurs in files of several roles, it stays in the first of
-    test, calibration, validation and training, and is left out of the others.
+    group. The role of a structure is the set that its file is meant for. If a structure (or its
+    group) occurs in files of several roles, it stays in the first of test, calibration, validation
+    and training, and is left out of the others.
 
     Parameters
     ----------
     structures
         All structures of the input.
     by
-        Way of drawing. ``random``: structures at random. ``composition``: at random, with the same
-        fractions of each composition as nearly as whole structures allow. ``group``: whole groups
-        at random.
+        Way of drawing structures. ``random``: structures at random. ``composition``: at random,
+        with the same fractions of each composition as nearly as whole structures allow. ``group``:
+        whole groups at random.
     val, test
         Fraction of the training file to set aside as validation and as test set, at least one
         structure each; None if the input has that set.
@@ -354,7 +359,7 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
 
 
 def compositions(columns: Mapping[str, Column]) -> list[str]:
-    """Return the composition of each graph of atoms.
+    """Return the chemical formula of each graph, reduced to the smallest whole ratio.
 
     Parameters
     ----------

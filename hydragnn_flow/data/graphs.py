@@ -34,7 +34,7 @@ def atoms_to_graph(
     targets: Mapping[str, NDArray[np.float64]] | None = None,
     x: NDArray[np.float64] | None = None,
 ) -> Data:
-    """Build the graph of a structure.
+    """Build the graph of a structure: nodes are atoms, edges join atoms within ``cutoff``.
 
     Parameters
     ----------
@@ -86,7 +86,10 @@ def atoms_to_graph(
 
 
 def check_lengths(graph: Data, cutoff: float, origin: str) -> None:
-    """Raise InputError if an edge is longer than ``cutoff``; the message begins with ``origin``."""
+    """Raise InputError if a graph has an edge longer than ``cutoff``.
+
+    The message begins with ``origin``, the name of the graph.
+    """
     longest = longest_edge(graph)
     if longest > cutoff * (1 + INEXACT):
         raise InputError(
@@ -97,15 +100,16 @@ def check_lengths(graph: Data, cutoff: float, origin: str) -> None:
 
 
 def longest_edge(graph: Data) -> float:
-    """Return the length of the longest edge, in the unit of the positions; 0 without edges."""
+    """Return the length of a graph's longest edge, in the unit of ``pos``; 0 without edges."""
     return float(_lengths(graph).max(initial=0.0))
 
 
 def has_own_edges(graph: Data, cutoff: float, max_neighbours: int | None) -> bool:
-    """Return True if a graph's edges differ from a neighbour list with these settings.
+    """Return True if a graph's edges are not those of a neighbour list with these settings.
 
     ``cutoff`` is the maximum length of an edge [Å], ``max_neighbours`` the number of nearest
-    neighbours kept per atom, None for all.
+    neighbours kept per atom, None for all. The result is also True if the graph extends too far for
+    a neighbour list.
     """
     found = _neighbours(graph, cutoff, max_neighbours)
     if found is None:
@@ -117,10 +121,11 @@ def has_own_edges(graph: Data, cutoff: float, max_neighbours: int | None) -> boo
 
 
 def truncation_of(graph: Data, cutoff: float, atoms: ase.Atoms | None = None) -> Truncation:
-    """Count the neighbours within the cutoff [Å] that a graph leaves out.
+    """Count the neighbours within the cutoff [Å] that a graph's edges leave out.
 
-    They are sought in the structure ``atoms`` that the graph was made from. Without it, edges as
-    long as the cutoff do not count, as rounding decides which of these exist.
+    Neighbours are searched for in ``atoms``, the structure that the graph was made from. Without
+    ``atoms`` they are searched for in the graph itself, and edges as long as the cutoff do not
+    count, as rounding decides which of these exist.
     """
     kept, lengths = graph.edge_index[1].numpy(), _lengths(graph)
     if atoms is None:
@@ -408,7 +413,7 @@ def _leading(matrix: Any, number: int) -> NDArray[np.float64]:
 
 
 def add_encodings(graph: Data, k: int) -> bool:
-    """Add positional encodings to a graph in place, unless it has its own.
+    """Add Laplacian positional encodings to a graph, in place, unless it has its own.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ _STORE = "hydragnn"
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one source in a directory."""
+    """Data files found in a directory, and the section `data.source` that would read them."""
 
     folder: Path
     """Directory that file names in ``source`` are relative to."""
@@ -60,7 +60,9 @@ class Files:
 
 
 def find_source(directory: Path) -> Files:
-    """Describe the data files of a directory as a section `data.source`.
+    """Find the data files of a directory, and describe them as a section `data.source`.
+
+    This section of the run configuration names the format and the files.
 
     Raises
     ------
@@ -260,11 +262,11 @@ class Label:
 
 
 def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int]]:
-    """Return the quantities that a network could learn, in the order of the files.
+    """Find the quantities of structures, such as energies, that a network could learn.
 
-    Such a quantity has the same shape in all structures, with at most nine numbers for each
-    structure or atom. Identifiers and counters (whole numbers that grow by one from each structure
-    to the next) are left out.
+    They are in the order of the files. Each has the same shape in all structures, with at most nine
+    numbers for each structure or atom. Identifiers and counters (whole numbers that grow by one
+    from each structure to the next) are left out.
 
     Returns
     -------
@@ -334,7 +336,7 @@ RADIUS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Finding(Files):
-    """Content of a directory, as far as a first configuration needs it."""
+    """Summary of the data in a directory, from which a first run configuration is written."""
 
     sizes: dict[Role, int]
     """Number of structures of each role (``train``, ``val``, …) that has files of its own."""
@@ -356,7 +358,7 @@ class Finding(Files):
 
 
 def look(directory: Path) -> Finding:
-    """Inspect a directory of labelled structures, as far as a first configuration needs it.
+    """Inspect a directory of labelled structures, to propose a first run configuration.
 
     Only some structures are read, but all are counted.
 

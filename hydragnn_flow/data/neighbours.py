@@ -28,7 +28,7 @@ INEXACT = 1e-4
 def near_origin(
     positions: Vectors, cell: NDArray[np.float64], pbc: NDArray[np.bool_]
 ) -> tuple[Vectors, Vectors]:
-    """Return positions with atoms wrapped into the cell, and a distant structure near the origin.
+    """Wrap atoms into the periodic cell, and move a distant structure near the origin.
 
     Parameters
     ----------
@@ -67,10 +67,11 @@ def near_origin(
 
 
 def are_resolved(positions: NDArray[np.floating[Any]], longest: float) -> bool:
-    """Return True if float32 resolves ``positions`` to 1e-4 of ``longest``, a length in their unit.
+    """Return True if float32 resolves ``positions`` for edges of the length ``longest``.
 
-    If the result is False, the search for neighbours is not safe either: atoms that are a hundred
-    thousand cutoffs apart crash the process.
+    The rounding error of a position must be at most 1e-4 of ``longest``, a length in the unit of
+    the positions. If the result is False, the search for neighbours is not safe either: atoms that
+    are a hundred thousand cutoffs apart crash the process.
     """
     return float(np.abs(positions).max()) * 2.0**-24 <= INEXACT * longest
 
@@ -165,7 +166,10 @@ def _nearest(
 
 @dataclass(frozen=True)
 class Truncation:
-    """Counts of neighbours within the cutoff that truncated neighbour lists leave out."""
+    """Counts of neighbours within the cutoff that truncated neighbour lists leave out.
+
+    A truncated list has only some of an atom's neighbours, such as the nearest few.
+    """
 
     atoms: int = 0
     """Number of atoms with an incomplete list."""
@@ -193,11 +197,11 @@ class Truncation:
         )
 
     def reaches(self, cutoff: float) -> bool:
-        """Return True if a neighbour closer than ``cutoff`` is left out."""
+        """Return True if the lists leave out a neighbour closer than ``cutoff`` [Å]."""
         return self.nearest is not None and self.nearest < cutoff
 
     def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
-        """Return a sentence on the share of neighbours within the cutoff that is left out.
+        """Return a sentence for users on the share of neighbours that the lists leave out.
 
         ``max_neighbours`` is the setting that left neighbours out; None if the data bring their own
         edges.
@@ -213,9 +217,10 @@ class Truncation:
         )
 
     def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
-        """Return the error message that refuses truncated lists for a potential, with remedies.
+        """Return the error message that rejects truncated neighbour lists for a potential.
 
-        ``so_far`` is True if only some of the structures have been counted yet.
+        The message names remedies. ``so_far`` is True if only some of the structures have been
+        counted yet.
         """
         more = " (so far)" if so_far else ""
         remedies = []
@@ -274,7 +279,10 @@ def count_truncation(
 
 
 def whole(kept: NDArray[np.int64]) -> Truncation:
-    """Return the counts for complete lists; ``kept`` has each atom's neighbours [n_atoms]."""
+    """Return the counts for neighbour lists that are complete: no neighbour is left out.
+
+    ``kept`` has the number of neighbours in the list of each atom, [n_atoms].
+    """
     return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
 
 

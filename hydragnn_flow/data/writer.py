@@ -77,7 +77,7 @@ class ShardSeries:
             self._open.abort()
 
     def add(self, split: str, graph: Data, where: str) -> None:
-        """Add a graph to a split; ``where`` is the graph's name in error messages.
+        """Add a graph to a split of the store; ``where`` names the graph in error messages.
 
         Graphs are checked and written together, about 4 MB at a time.
 
@@ -154,7 +154,7 @@ def write_store(
     max_neighbours: int | None = None,
     node_features: Sequence[str] | None = None,
 ) -> GraphStore:
-    """Write graphs as a new store, and open it.
+    """Write graphs to a new store on disk, and return the store opened for reading.
 
     The store is built next to ``path`` under a temporary name, forced to disk and renamed, so that
     ``path`` is always complete. A process killed before leaves only the temporary directory, which
@@ -252,5 +252,5 @@ def commit_store(
 
 
 def no_training_graphs(path: Path) -> InputError:
-    """Return the error for a store without training graphs."""
+    """Return the InputError for a store without training graphs."""
     return InputError(f"{path}: {TRAIN} has no graphs; a store needs some to train on")

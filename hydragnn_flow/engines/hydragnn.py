@@ -75,7 +75,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
 
 
 def check_same(section: Mapping[str, Any], file: Path) -> None:
-    """Raise an error if a checkpoint's network computes something else with the same weights.
+    """Check that a HydraGNN checkpoint was trained with the network that is to get its weights.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ _NEEDED = ("hydragnn", "mpi4py", "torch_scatter")
 
 
 class HydragnnKeys(Section):
-    """HydraGNN's keys of `Architecture`, which HydraGNN checks."""
+    """Section `Architecture` of a HydraGNN network, with any keys; HydraGNN checks them itself."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -151,7 +151,7 @@ class HydragnnKeys(Section):
 
 
 class HydragnnNetwork(nn.Module):
-    """Adapter between HydraGNN's model and this package's batches and outputs.
+    """Adapter that runs HydraGNN's model on this package's batches and names its outputs.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class HydragnnNetwork(nn.Module):
         self.head_names = tuple(names)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """Return outputs by name, [n_graphs, d] or [n_atoms, d].
+        """Compute HydraGNN's outputs for a batch, by name: [n_graphs, d] or [n_atoms, d] each.
 
         ``x`` and ``edge_attr`` of the batch are replaced in place.
         """

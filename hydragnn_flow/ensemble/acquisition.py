@@ -30,7 +30,7 @@ from hydragnn_flow.training.loading import moved
 
 @dataclass(frozen=True)
 class Selection:
-    """Structures selected to be labelled, as indices in a list of many."""
+    """Structures selected for labelling, as indices into the list that they were chosen from."""
 
     indices: list[int]
     """Indices of the selected structures in the list, in the order of selection."""
@@ -46,19 +46,20 @@ def select_structures(
     *,
     names: Sequence[str] | None = None,
 ) -> Selection:
-    """Select structures to label that members disagree about and that differ from each other.
+    """Select structures to label: members disagree about them, and they differ from each other.
 
-    The structure with the largest disagreement is selected first. Each next one has the largest
-    product of its disagreement and its distance from the nearest selected structure. Distances are
-    between the mean node features of all members. So of neighbouring frames of a trajectory only
-    one is selected early, and copies of selected structures come last.
+    The structure with the largest disagreement is selected first. Each next structure has the
+    largest product of its disagreement and its distance from the nearest selected structure.
+    Distances are between the mean node features of all members. Therefore only one of several
+    neighbouring frames of a trajectory is selected early, and copies of selected structures come
+    last.
 
     Parameters
     ----------
     ensemble
         Ensemble of potentials or of any other networks.
     structures
-        Structures to choose from.
+        Structures from which to choose.
     n
         Number of structures to select.
     names
@@ -90,19 +91,19 @@ def write_selection(
     origins: Sequence[Mapping[str, str | int]],
     labels: Collection[str],
 ) -> None:
-    """Write the selected structures as extended XYZ, in the order of selection, without labels.
+    """Write selected structures to an extended XYZ file, in the order of selection, unlabelled.
 
     Parameters
     ----------
     path
         File to write, whole or not at all.
     selection
-        Selection from the list of structures.
+        Indices and disagreement that :func:`select_structures` returned.
     structures
         Structures that the selection was made from.
     origins
-        Origin of each structure by name, such as its `file` and its index in the file, `frame`.
-        Origin and `disagreement` are written with each selected structure.
+        Values that say where each structure comes from, by name, such as `file`, and `frame`, its
+        index in the file. They and `disagreement` are written with each selected structure.
     labels
         Names of the labels to leave out; results of calculators are left out anyway.
     """
@@ -119,11 +120,12 @@ def write_selection(
 
 
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
-    """Compute mean node features of all members for each structure, ``[n, sum of their widths]``.
+    """Compute a vector for each structure, the mean node features of all members, ``[n, d]``.
 
-    The means change neither when a structure is rotated or moved, nor when its cell is repeated.
-    The means of each member are shifted to a mean of zero over all structures and scaled to a mean
-    square norm of one, so that members have equal weight.
+    The members' mean node features are joined, so d is the sum of their widths. The means change
+    neither when a structure is rotated or moved, nor when its cell is repeated. The means of each
+    member are shifted to a mean of zero over all structures and scaled to a mean square norm of
+    one, so that members have equal weight.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
@@ -138,12 +140,13 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 
 
 def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
-    """Return the indices of ``n`` points: the largest weight first, then always the farthest point.
+    """Choose ``n`` points of large weight that lie far apart, and return their indices.
 
-    Farthest is the point with the largest product of its weight ``[n_points]`` and its distance
-    from the nearest chosen point; among equals, the first (Dyer and Frieze, Oper. Res. Lett. 3, 285
-    (1985)). With equal weights, the largest distance of a point from its nearest chosen point is at
-    most twice the smallest possible for n chosen points. ``points`` is ``[n_points, d]``.
+    The point with the largest weight comes first. Each next point has the largest product of its
+    weight ``[n_points]`` and its distance from the nearest chosen point; among equals, the first
+    point is chosen (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights, the
+    largest distance of a point from its nearest chosen point is at most twice the smallest possible
+    for n chosen points. ``points`` is ``[n_points, d]``.
     """
     chosen: list[int] = []
     gain = np.array(weights)

@@ -35,7 +35,10 @@ _FEW = 10
 
 @dataclass(frozen=True)
 class Range:
-    """Range of a quantity in the data, with a margin within which values count as similar."""
+    """Range of a quantity, such as the volume per atom, in the training or calibration data.
+
+    Values beyond the range by no more than its margin still count as similar to the data.
+    """
 
     low: float
     high: float
@@ -66,7 +69,7 @@ class Range:
         return cls(float(values.min()), float(high), _FEW / len(values) * float(values.std()))
 
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
-        """Yield the index of each value outside range and margin, and the end that it is beyond.
+        """Yield the index of each value outside the range and its margin, and the end it is beyond.
 
         Low values are checked if ``below`` is true, high values if ``above`` is.
         """
@@ -78,7 +81,7 @@ class Range:
 
     @property
     def highest(self) -> float:
-        """Largest value that is not beyond range and margin."""
+        """Largest value that counts as inside: upper end of the range, plus margin and rounding."""
         return self.high + self.margin + _rounding(self.high)
 
 
@@ -88,8 +91,9 @@ def _rounding(value: float) -> float:
 
 
 def mirrored(values: Floats) -> Floats:
-    """Return the finite values above the median, and their mirror images below the median.
+    """Return the upper half of the values, and its mirror image about the median.
 
+    The values are logarithms of deviations between members; those that are not finite are left out.
     Members agree that perfect crystals have no forces. So the smallest deviations between members
     do not show how much a deviation usually varies, and only the upper half is used.
     """
@@ -106,11 +110,12 @@ def ranges_of(values: Mapping[str, Floats]) -> dict[str, Range]:
 
 
 def fraction_ranges(fractions: Floats) -> dict[int, Range]:
-    """Compute the range of the fraction of each element that occurs, by atomic number.
+    """Compute the range of each element's fraction among a structure's atoms, by atomic number.
 
-    In diverse chemistry most structures lack most elements, and do not show how much an element's
-    fraction varies. The margin therefore comes from the structures with the element. Their variance
-    is averaged with the mean variance over all elements, which counts as much as five structures.
+    Elements that no structure contains have no range. In diverse chemistry most structures lack
+    most elements, and do not show how much an element's fraction varies. The margin therefore comes
+    from the structures with the element. Their variance is averaged with the mean variance over all
+    elements, which counts as much as five structures.
 
     Parameters
     ----------
@@ -151,7 +156,10 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Applicability:
-    """Ranges of quantities in the ensemble's training and calibration data."""
+    """Ranges of structures' quantities in the training and calibration data of an ensemble.
+
+    A structure beyond a range is unlike those data; it gets a note and is flagged.
+    """
 
     elements: list[int] | None = None
     """Atomic numbers in the training data; None if nodes are not atoms, or if there were no data:
@@ -168,7 +176,9 @@ class Applicability:
 
     @classmethod
     def of(cls, training: GraphSplit, manifest: Manifest) -> Applicability:
-        """Compute the ranges; the training split is streamed three times, in constant memory.
+        """Compute the ranges of quantities in a training split, in constant memory.
+
+        The split is read three times.
 
         Parameters
         ----------
@@ -196,7 +206,7 @@ class Applicability:
         return cls(elements, usual, ranges, of_elements)
 
     def with_deviations(self, deviations: Mapping[str, Floats]) -> Applicability:
-        """Return a copy with the ranges of deviations between members.
+        """Return a copy with the range of the standard deviation between members, by target.
 
         Parameters
         ----------
@@ -209,9 +219,10 @@ class Applicability:
         return replace(self, deviations=ranges_of(logs))
 
     def compare(self, batch: Batch) -> list[str]:
-        """Return a note on each structure of a batch, empty if it is like the training data.
+        """Return a note on how each structure of a batch differs from the training data.
 
-        A note has a quantity, its value and unit, and the end of its range in the training data.
+        The note is empty if the structure is like them. Otherwise it names each quantity beyond its
+        range, with its value and the end of the range, or elements that the training data lack.
         """
         if self.elements is None or self.usual is None:
             return [""] * batch.num_graphs
@@ -224,7 +235,7 @@ class Applicability:
     def disagreement(
         self, deviations: Mapping[str, Floats], manifest: Manifest
     ) -> tuple[list[str], Floats]:
-        """Return notes on structures that the members disagree about, and how much they disagree.
+        """Return notes on structures that members disagree about, and the disagreement, ``[n]``.
 
         Parameters
         ----------
@@ -239,9 +250,9 @@ class Applicability:
             Note on each structure, empty if no deviation exceeds its range in the calibration data.
         disagreement
             Disagreement about each structure ``[n]``, without a unit: the deviation between
-            members, which extrapolation enlarges, divided by that above which a structure is
-            flagged, the end of the range with its margin. The largest over all targets counts. It
-            is NaN where no target has both a prediction and a range.
+            members divided by the deviation above which a structure is flagged. That limit is the
+            end of the range in the calibration data, with its margin. The largest disagreement over
+            all targets counts. It is NaN where no target has both a prediction and a range.
         """
         n = max((len(values) for values in deviations.values()), default=0)
         notes, above = [""] * n, np.full(n, np.nan)
@@ -284,7 +295,7 @@ class Applicability:
             yield from quantity.notes(range_, values, "training", one, usual)
 
     def save(self, path: Path) -> None:
-        """Write `applicability.json`, whole or not at all."""
+        """Write the ranges to the file ``path`` (`applicability.json`), whole or not at all."""
         kinds = ("ranges", "fractions", "deviations")
         ranges = {kind: getattr(self, kind) for kind in kinds}
         values = {
@@ -297,7 +308,7 @@ class Applicability:
 
     @classmethod
     def load(cls, path: Path) -> Applicability:
-        """Read `applicability.json`.
+        """Read the ranges from the file ``path`` (`applicability.json`).
 
         Raises
         ------
@@ -316,10 +327,10 @@ class Applicability:
 
 
 def extrapolation_of(members: Mapping[str, Floats], weights: Floats) -> Floats | None:
-    """Return the extrapolation of structures ``[n]``; it is larger the further away they are.
+    """Return the extrapolation of structures, how far from the training data they lie, ``[n]``.
 
-    It is the root of the mean over members of the structures' :class:`.Leverage`. It is None if not
-    all members tell it.
+    The extrapolation has no unit. It is the root of the mean over members of the structure's
+    :class:`.Leverage`. The result is None if some member does not give its leverage.
 
     Parameters
     ----------
@@ -341,11 +352,11 @@ def deviations_of(
 ) -> dict[str, Floats]:
     """Compute the standard deviation between members for each structure, ``[n]``, by target.
 
-    The deviation of an extensive target is divided by the number of atoms. That of a node target is
-    the largest over the structure's atoms. The components' variances are added. All members may be
-    wrong alike where they extrapolate, so the deviation grows with the structure's extrapolation as
-    the error does that they share. The result is NaN for a structure without a prediction, as the
-    stress of one that is not periodic.
+    The deviation of an extensive target is divided by the number of atoms. The deviation of a node
+    target is the largest over the structure's atoms. The components' variances are added. All
+    members may be wrong alike where they extrapolate, so the deviation is multiplied by the root of
+    one plus the squared extrapolation. The result is NaN for a structure without a prediction, such
+    as the stress of a structure that is not periodic.
 
     Parameters
     ----------
@@ -356,7 +367,7 @@ def deviations_of(
     manifest
         Manifest of the training data.
     structures
-        Properties of the structures.
+        Number of atoms and extrapolation of each structure.
     """
     found = {}
     n_atoms, beyond = structures.n_atoms, structures.extrapolation
@@ -380,9 +391,9 @@ def are_noted(notes: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def joined_notes(*notes: Sequence[str]) -> list[str]:
-    """Return one note on each structure: its notes that are not empty, joined with '; '.
+    """Join several notes on each structure to one, with '; '; empty notes are left out.
 
-    Each argument has one note on each structure.
+    Each argument is a list with one note, perhaps empty, on each structure.
     """
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
 

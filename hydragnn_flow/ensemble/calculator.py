@@ -165,7 +165,7 @@ class EnsembleCalculator(Calculator):
         self.results |= {"note": note, "flagged": bool(note), DISAGREEMENT: float(disagreement)}
 
     def export_properties(self) -> Properties:
-        """Return the results that ASE itself defines; `Atoms.get_properties` accepts no others."""
+        """Return the results that ASE defines, since `Atoms.get_properties` accepts no others."""
         return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
     def _results(self, members: dict[str, Floats], structures: StructureFacts) -> dict[str, Any]:
@@ -245,15 +245,18 @@ _WRITTEN = ("energy", "free_energy", "forces", "stress")
 
 
 class UncertaintyWatch:
-    """Observer of a relaxation or molecular dynamics of ASE, for its ``attach``.
+    """Observer of an ASE relaxation or molecular dynamics that watches for uncertain structures.
+
+    Attach it to the dynamics. It writes each structure whose uncertainty is beyond a threshold to a
+    file, or stops the dynamics there, or both.
 
     Parameters
     ----------
     dynamics
         Relaxation or dynamics whose atoms have an :class:`EnsembleCalculator`.
     disagreement
-        Threshold of the members' disagreement, see :meth:`.Applicability.disagreement`. Without any
-        threshold it is one, above which structures are flagged.
+        Threshold of the members' disagreement, see :meth:`.Applicability.disagreement`. If no
+        threshold at all is given, it is 1, above which structures are flagged.
     forces_std
         Threshold of the standard deviation of any atom's force [eV/Å]: the root of the sum of its
         components' variances, which rotations do not change.

@@ -45,7 +45,7 @@ from hydragnn_flow.training.predict import KEY, SPLITS, predictions_in, restore_
 
 @dataclass(frozen=True)
 class Committee:
-    """Trained models that predict together: weights, calibration, and ranges of training data."""
+    """Trained networks that predict together, with weights, calibration and ranges of the data."""
 
     models: tuple[nn.Module, ...]
     weights: NDArray[np.float64]
@@ -71,10 +71,10 @@ class Committee:
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], structures: StructureFacts
     ) -> tuple[list[str], Floats]:
-        """Return notes on structures, and the members' disagreement about each, ``[n_structures]``.
+        """Return a note on each structure, and the members' disagreement about it, ``[n]``.
 
-        The notes are those given, extended where the disagreement is above 1. The disagreement is
-        that of :meth:`.Applicability.disagreement`.
+        The disagreement is computed by :meth:`.Applicability.disagreement`. Where it is above 1,
+        the given note is extended.
 
         Parameters
         ----------
@@ -83,14 +83,14 @@ class Committee:
         predictions
             Predictions of every member ``[n_members, n, d]`` by name of the output.
         structures
-            Properties of the structures.
+            Number of atoms and extrapolation of each structure.
         """
         found = deviations_of(predictions, self.weights, self.manifest, structures)
         deviations, disagreement = self.applicability.disagreement(found, self.manifest)
         return joined_notes(notes, deviations), disagreement
 
     def batch_of(self, atoms: Atoms) -> Batch:
-        """Return the graph of one structure as a batch for the members.
+        """Convert one structure to a graph, and return it as a batch that the members can read.
 
         Raises
         ------
@@ -107,14 +107,17 @@ class Committee:
         members: Mapping[str, Floats],
         structures: StructureFacts,
     ) -> dict[str, Distribution]:
-        """Combine members' predictions with the ensemble's weights and calibration.
+        """Combine the members' predictions of each target to mean, error bars and interval.
+
+        Weights and calibration are those of the ensemble.
 
         Parameters
         ----------
         members
             Predictions of the members ``[n_members, n, d]`` by name of the output.
         structures
-            Properties of the structures; without data sets, they are of :attr:`data_set`.
+            Number of atoms, data set and extrapolation of each structure. If no data sets are
+            given, structures count as those of :attr:`data_set`.
 
         Returns
         -------
@@ -138,7 +141,7 @@ class Committee:
         }
 
     def check_reads_structures(self) -> None:
-        """Raise an error if the members cannot predict plain structures.
+        """Raise an error if the members cannot predict ASE structures, but only graphs of a store.
 
         Raises
         ------
@@ -163,12 +166,12 @@ class Committee:
 
     @cached_property
     def graphs(self) -> StructureGraphs:
-        """Converter of structures to graphs."""
+        """Converter of ASE structures to graphs that the members read."""
         return StructureGraphs(self.manifest, self.branches.number)
 
     @cached_property
     def branches(self) -> Branches:
-        """Branches of the networks (each the heads of one data set), with the data set of each."""
+        """Branches of the members' networks; a branch is the output heads for one data set."""
         several = any(getattr(model, "n_branches", 1) > 1 for model in self.models)
         return Branches(self.manifest, several, self.data_set)
 
@@ -177,7 +180,7 @@ _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run
 
 
 def member_files(member: int) -> list[str]:
-    """Return the paths of the files that a member predicts with, relative to the ensemble's folder.
+    """Return the paths of a member's network and checkpoint, relative to the ensemble's folder.
 
     ``member`` is the number of the member.
     """
@@ -187,7 +190,7 @@ def member_files(member: int) -> list[str]:
 def remaining_members(
     summary: Mapping[str, Any], folder: Path, without: Collection[int]
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """Return numbers and weights of the members that are not left out; the weights add up to one.
+    """Return numbers and weights of the members that are kept; the weights add up to one.
 
     Parameters
     ----------
@@ -279,7 +282,7 @@ def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If the checkpoint lacks one of the two entries.
+        If the checkpoint lacks the weights or the progress of training.
     """
     try:
         kept = {KEY: {LEVERAGE: dict(state.get(KEY, {}).get(LEVERAGE, {}))}}

@@ -122,7 +122,7 @@ class Ensemble(Committee):
         return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
-        """Return a copy of the ensemble whose intervals contain a fraction ``coverage`` of values.
+        """Return a copy whose prediction intervals aim at a fraction ``coverage`` of true values.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Ensemble(Committee):
         device: str | torch.device = "cpu",
         say: Callable[[str], None] = print,
     ) -> Predictions:
-        """Predict structures with calibrated error bars.
+        """Predict all targets of structures, with calibrated error bars, and return tables.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ CARD = "README.md"
 
 
 def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
-    """Write all files that an ensemble needs to predict to a new directory, whole or not at all.
+    """Copy all files that an ensemble predicts with to a new directory, whole or not at all.
 
     Checkpoints of members are reduced to the weights that predict, without optimizer state and
     other copies of the weights. All other files are copied unchanged.
@@ -209,7 +209,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
     out
         New directory of the export.
     card
-        Text of the file README.md of the export.
+        Text of the model card, which is written as README.md.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
 
 
 def check_export(run_directory: Path, out: Path) -> None:
-    """Raise an error if :func:`export_ensemble` could not make an export; files are not read.
+    """Raise an error if a run's ensemble could not be exported to ``out``; files are not read.
 
     Raises
     ------

@@ -30,7 +30,7 @@ _FEW = 5.0
 
 @dataclass(frozen=True)
 class Environments:
-    """Atoms and edges of a batch of structures, in plain arrays."""
+    """Atoms, edges between neighbours, and volumes of a batch of structures, as NumPy arrays."""
 
     numbers: Integers
     """Atomic number of each atom, [n_atoms]."""
@@ -50,7 +50,7 @@ class Environments:
 
     @classmethod
     def of(cls, batch: Batch) -> Environments:
-        """Return the environments of a batch of graphs; node feature 0 is the atomic number."""
+        """Extract the arrays from a batch of graphs whose node feature 0 is the atomic number."""
         sender, receiver = batch.edge_index.cpu().numpy()
         positions = batch.pos.detach().cpu().numpy().astype(np.float64)
         vectors = positions[receiver] - positions[sender] + batch.edge_shifts.cpu().numpy()
@@ -75,16 +75,13 @@ class Environments:
 
     @cached_property
     def pairs(self) -> Integers:
-        """Code of the pair of elements that each edge connects, in either order, [n_edges]."""
+        """Integer code of the two elements that each edge connects, in either order, [n_edges]."""
         ends = self.numbers[self.sender], self.numbers[self.receiver]
         return np.minimum(*ends) * _ELEMENTS + np.maximum(*ends)
 
     @cached_property
     def closeness(self) -> Floats:
-        """Logarithm of each edge's length divided by the sum of its atoms' radii, [n_edges].
-
-        Radii are covalent.
-        """
+        """Logarithm of each edge's length over the sum of its atoms' covalent radii, [n_edges]."""
         radii = covalent_radii[self.numbers]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.lengths / (radii[self.sender] + radii[self.receiver])))
@@ -99,7 +96,7 @@ class Environments:
 
 @dataclass(frozen=True)
 class Usual:
-    """Mean environments of elements in the training data."""
+    """Usual distances, volumes and numbers of neighbours of elements in the training data."""
 
     closeness: Floats
     """Mean closeness of a structure's closest edge between two elements, by code of the pair,
@@ -111,7 +108,9 @@ class Usual:
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
-        """Compute means over all structures, in memory that does not grow with their number.
+        """Compute what is usual for each element and pair of elements, from all structures.
+
+        Memory does not grow with their number.
 
         Parameters
         ----------
@@ -132,23 +131,26 @@ class Usual:
         return cls(closeness, _volumes(squares, products), Surroundings.found(shells))
 
     def closer(self, one: Environments) -> Floats:
-        """Return each edge's closeness minus the mean closeness of its pair, [n_edges]."""
+        """Return the logarithm of each edge's length over the usual one of its elements, [n_edges].
+
+        It is the edge's closeness minus :attr:`closeness` of its two elements.
+        """
         return one.closeness - self.closeness[one.pairs]
 
     def strangeness(self, one: Environments) -> Floats:
-        """Return the distance of each atom's surroundings from the usual of its element, [n_atoms].
+        """Return how unusual each atom's numbers of neighbours are for its element, [n_atoms].
 
-        See :meth:`Surroundings.distances`.
+        The value is the distance without unit that :meth:`Surroundings.distances` computes.
         """
         return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
-        """Return quantities of each structure by name, [n]; NaN where undefined.
+        """Return the quantities of structures to compare with training data, [n] by name.
 
         ``shortest`` is the smallest :meth:`closer` of the structure's edges, ``surroundings`` the
         largest :meth:`strangeness` of its atoms, and ``volume`` the logarithm of its volume divided
         by the usual volume of its elements. ``atoms`` is the number of atoms of a structure that is
-        periodic in no direction.
+        periodic in no direction. Undefined values are NaN.
         """
         n = len(one.n_atoms)
         return {
@@ -159,7 +161,7 @@ class Usual:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON.
+        """Convert the usual values to a dict for JSON.
 
         Elements and pairs that do not occur are left out of closeness and surroundings.
         """
@@ -184,7 +186,7 @@ class Usual:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Usual:
-        """Return the object from the values that :meth:`to_dict` returned."""
+        """Restore the usual values from the dict that :meth:`to_dict` returned."""
         closeness = np.full(_ELEMENTS**2, values["closeness"]["otherwise"])
         for pair, value in values["closeness"]["pairs"].items():
             one, other = map(int, pair.split("-"))
@@ -200,7 +202,7 @@ class Usual:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Usual counts of neighbours by distance for each element, and their covariance.
+    """Usual numbers of neighbours at several distances, for each element, with covariance.
 
     An atom next to a vacancy or in a surface has bonds, elements and volumes that all occur in the
     training data, but its counts of near and far neighbours do not occur together there.
@@ -214,7 +216,9 @@ class Surroundings:
 
     @classmethod
     def found(cls, batches: Iterable[tuple[Integers, Floats]]) -> Surroundings:
-        """Compute means and covariance, in memory that does not grow with the number of atoms.
+        """Compute the usual neighbour counts and their covariance from the atoms of all batches.
+
+        Memory does not grow with the number of atoms.
 
         Parameters
         ----------
@@ -237,7 +241,9 @@ class Surroundings:
         return cls(usual, directions[:, varies] / np.sqrt(variances[varies]))
 
     def distances(self, numbers: Integers, counts: Floats) -> Floats:
-        """Compute the Mahalanobis distance of each atom's counts from the usual of its element.
+        """Compute how far each atom's neighbour counts are from its element's mean, ``[n_atoms]``.
+
+        The result is a Mahalanobis distance without unit.
 
         Parameters
         ----------
@@ -260,9 +266,9 @@ def _shrunk(sums: Floats, n: Floats) -> Floats:
 
 
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:
-    """Count the neighbours of each atom by distance, ``[n_atoms, n_shells]``.
+    """Count the neighbours of each atom at several distances (shells), ``[n_atoms, n_shells]``.
 
-    A shell is a distance. A neighbour between two shells counts in part for each, more for the
+    A neighbour between two shells counts in part for each, more for the
     nearer shell.
 
     Parameters
@@ -287,7 +293,7 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
 
 
 def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
-    """Return the smallest or largest value of each of ``n`` structures, [n].
+    """Return the smallest or largest of the values that belong to each of ``n`` structures, [n].
 
     ``which`` is `np.fmin` for the smallest or `np.fmax` for the largest. ``graph`` is the index of
     the structure of each value. Structures without values get NaN.

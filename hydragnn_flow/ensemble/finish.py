@@ -54,7 +54,7 @@ _TOLERANCE = 0.2
 
 @dataclass(frozen=True)
 class Combination:
-    """Rule that combines the members' predictions."""
+    """Rule by which members' predictions are combined: mean with weights, or median."""
 
     aggregation: Aggregation
     weights: Floats
@@ -95,7 +95,7 @@ def weigh_members(
         Number of atoms, number of the branch (heads for one data set) and index of the fold of each
         structure, ``[n_structures]`` each; ``branch`` is None if there is only one branch.
     asked, median
-        Arguments of :func:`combine_best` of the same names.
+        Value of `ensemble.aggregation`, and True if ``auto`` may choose the median.
     """
     residuals, shares = criterion.residuals(predictions, labels, n_atoms, branch)
     judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
@@ -115,7 +115,7 @@ def weigh_members(
 def combine_best(
     judged: Judged, folds: NDArray[np.int64], asked: Aggregation | Literal["auto"], median: bool
 ) -> Combination:
-    """Choose the combination of members by cross-validation.
+    """Choose how members' predictions are combined, by cross-validation of their residuals.
 
     The weights of the mean are inversely proportional to a power of each member's criterion. The
     weights by each power are fitted on all folds but one and scored on the fold left out, for each
@@ -209,7 +209,7 @@ def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:
 
 @dataclass(frozen=True)
 class Member:
-    """Trained member of the ensemble: its origin, the cost of its training and its errors."""
+    """Record of a trained ensemble member: its trial, the cost of its training and its errors."""
 
     member: int
     trial: int

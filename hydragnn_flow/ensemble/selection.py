@@ -47,7 +47,7 @@ _RESERVE = 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """Finished trial that may become a member."""
+    """Finished trial of the search that may become a member of the ensemble."""
 
     trial: int
     value: float
@@ -60,7 +60,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Member to be trained, and the reason."""
+    """Trial chosen as a member of the ensemble, or as a reserve, and the reason."""
 
     trial: int
     repeat: int
@@ -71,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Selection:
-    """Members to be trained, and reserve trials that replace failed ones."""
+    """Trials selected as members of the ensemble, and reserve trials that replace failed ones."""
 
     chosen: list[Choice]
     """Members in order; the first is a network of the best single trial."""
@@ -81,7 +81,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Judged:
-    """Residuals of candidates on labelled data, and the weight of each residual in the criterion.
+    """Residuals of candidate networks on labelled data, and each residual's weight in a criterion.
 
     The criterion of a mean of the candidates with weights w is ``(Σₙ sₙ |Σₖ wₖ rₖₙ|ᵖ)^(1/p)``.
     """
@@ -94,12 +94,15 @@ class Judged:
     """Power p of the residuals in the criterion."""
 
     def criterion(self, means: Floats) -> Floats:
-        """Compute the criterion ``[...]`` of residuals ``[..., n]``; infinite if any is NaN."""
+        """Compute the criterion (weighted error, smaller is better) of residuals ``[..., n]``.
+
+        The result is ``[...]``, infinite where a residual is NaN.
+        """
         sums = np.abs(means) ** self.power @ self.shares
         return np.where(np.isnan(sums), np.inf, sums) ** (1 / self.power)
 
     def rows(self, places: Sequence[int]) -> Judged:
-        """Return a copy with only the candidates whose indices are ``places``."""
+        """Return a copy with the residuals of only the candidates whose indices are ``places``."""
         return Judged(self.residuals[list(places)], self.shares, self.power)
 
 
@@ -261,7 +264,10 @@ def _reason(candidate: Candidate, is_best: bool, strategy: Strategy) -> str:
 
 
 def most_of_a_type(size: int) -> int:
-    """Return how many of the best trials of each type an ensemble of ``size`` members may need."""
+    """Return how many trials of each message-passing type the selection of members may need.
+
+    They are the best trials of the type, and ``size`` is the number of members of the ensemble.
+    """
     return max(_MOST_TRIALS, (1 + _RESERVE) * size)
 
 
@@ -275,7 +281,7 @@ def choose_trials(
     split: Split,
     criterion: Criterion,
 ) -> tuple[Selection, list[int]]:
-    """Choose the trials that become members, by `ensemble.strategy`.
+    """Choose the trials of a search that become members, by `ensemble.strategy`.
 
     Trials that ended early at a rung count as finished: they may be better than trials that were
     continued earlier in the search, and members are trained further anyway.
@@ -363,9 +369,10 @@ def _with_checkpoints(
 def candidate_of(
     architecture: Mapping[str, Any], record: TrialRecord, last: SegmentResult
 ) -> Candidate:
-    """Return a trial as a candidate, with the criterion of its segment ``last``.
+    """Convert the record of a trial to a candidate for membership in the ensemble.
 
-    ``last`` is the result of the trial's last segment (job of its training) that has a criterion.
+    ``last`` is the result of the trial's last segment (job of its training) that has a criterion,
+    by which candidates are compared.
     ``architecture`` has the values of keys that the trial does not set.
     """
 

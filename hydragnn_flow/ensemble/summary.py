@@ -41,7 +41,7 @@ class _Summary(msgspec.Struct):
 
 
 def per_atom(unit: str) -> tuple[str, float]:
-    """Return the unit of a quantity divided by the number of atoms, and the conversion factor.
+    """Return the unit of a quantity per atom, and the factor that its values are multiplied by.
 
     An ``eV`` becomes meV/atom with factor 1000, since errors per atom of a useful model are that
     small. Other units keep their size.
@@ -58,17 +58,17 @@ def member_name(member: int) -> str:
 
 
 def member_folder(folder: str | Path, member: int) -> Path:
-    """Return the folder of a member's files.
+    """Return the path of the folder with an ensemble member's files.
 
-    ``folder`` is that of the ensemble, and ``member`` the number of the member.
+    ``folder`` is the folder of the ensemble, and ``member`` the number of the member.
     """
     return Path(folder) / member_name(member)
 
 
 def ensemble_folder(path: str | Path) -> Path:
-    """Return the folder of the ensemble at a path.
+    """Return the folder with the ensemble of a finished run, or of an exported ensemble.
 
-    It is a subfolder of the directory of a finished run, or an exported ensemble's own directory.
+    The folder is a subfolder of the run's directory ``path``, or the export's ``path`` itself.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def inside(path: Path, file: Path) -> Path:
 
 
 def read_summary(path: str | Path) -> dict[str, Any]:
-    """Read the `ensemble.json` of a finished run or of an exported ensemble.
+    """Read the file `ensemble.json` of a finished run or of an exported ensemble.
 
     Raises
     ------
@@ -137,7 +137,7 @@ SELECTION = "selection.json"
 
 @dataclass(frozen=True)
 class FailedMember:
-    """Member whose training was given up."""
+    """Record of an ensemble member whose training was given up, with its trial and the reason."""
 
     member: int
     trial: int
@@ -157,7 +157,7 @@ def failed_members(folder: Path) -> list[FailedMember]:
 
 
 def failed_sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on each failed member: what replaces it, or why it stays unfinished.
+    """Return a sentence with the reason for each member that failed or was not trained to its end.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ _BLOCK = 1 << 20
 def write_checksums(
     folder: Path, names: Iterable[str], to_be_written: Mapping[str, str] | None = None
 ) -> None:
-    """Write the SHA-256 of an ensemble's files to `checksums.json`.
+    """Write the SHA-256 checksums of an ensemble's files to `checksums.json`.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def write_checksums(
 
 
 def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
-    """Check the files of an ensemble against `checksums.json`.
+    """Check the files of an ensemble against the SHA-256 checksums in `checksums.json`.
 
     Parameters
     ----------

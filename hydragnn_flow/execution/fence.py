@@ -28,7 +28,9 @@ SECONDS_TO_BECOME_DRIVER = 1.0
 
 @contextmanager
 def sole_driver(run_directory: str | Path) -> Iterator[str]:
-    """Context manager: lock a run directory, so that no other driver works on it meanwhile.
+    """Context manager: lock a run directory, so that only this driver works on it.
+
+    A driver is the process that controls a campaign.
 
     Yields
     ------
@@ -61,7 +63,9 @@ def sole_driver(run_directory: str | Path) -> Iterator[str]:
 
 
 class DriverFile:
-    """File that names the driver in charge of a run directory; read again only after a change.
+    """Reader of `driver.json`, which names the driver in charge of a run directory.
+
+    A driver is the process that controls a campaign. The file is read again only after a change.
 
     Parameters
     ----------
@@ -74,7 +78,7 @@ class DriverFile:
         self._holder: dict[str, str] = {}
 
     def token(self) -> str | None:
-        """Return the token of the driver in charge; None if none is known.
+        """Return the unique token of the driver (process) in charge; None if it is not known.
 
         Raises
         ------
@@ -116,7 +120,10 @@ class DriverFile:
 
 
 def is_driven(run_directory: Path) -> bool:
-    """Return whether a driver holds the lock of a run directory; a dead driver holds none."""
+    """Return whether a driver (process in charge) holds the lock of a run directory.
+
+    A dead driver holds no lock.
+    """
     return is_locked(run_directory / LOCK_FILE)
 
 

@@ -48,7 +48,10 @@ LOST = ("lost", "refused", "interrupted")
 
 @dataclass(frozen=True)
 class Retries:
-    """Count of a job's failures since it last made progress."""
+    """Count of a job's failures since it last made progress.
+
+    The count decides whether the job is sent again.
+    """
 
     tries: int = 0
     """Number of failures that the job itself may have caused."""
@@ -58,7 +61,7 @@ class Retries:
     """Names of nodes on which the job may have failed by its own fault."""
 
     def after(self, status: str, node: str = "", of_nodes: int = 1) -> Retries:
-        """Return the count after one more failure.
+        """Return a new count of the job's failures that includes one more failure.
 
         Parameters
         ----------
@@ -79,12 +82,12 @@ class Retries:
 
     @property
     def total(self) -> int:
-        """Number of failures, by whatever cause."""
+        """Number of the job's failures, whatever their causes."""
         return self.tries + self.losses
 
     @property
     def pause(self) -> int:
-        """Time to wait before the next try, so that a disk may recover [s].
+        """Time to wait before the job is sent again, so that a disk may recover [s].
 
         All pauses of a job add up to five minutes.
         """
@@ -92,7 +95,10 @@ class Retries:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if the job is to be given up: after three tries or ten losses."""
+        """True if the job is given up and not sent again.
+
+        That is after 3 failures that the job itself may have caused, or 10 that its nodes caused.
+        """
         return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
 
     def __str__(self) -> str:
@@ -103,7 +109,7 @@ Event = TypeVar("Event")
 
 
 class Clock:
-    """Clock of a campaign: that of this machine, or simulated by a subclass."""
+    """Clock by which a campaign waits: the clock of this machine, or a subclass's simulated one."""
 
     def monotonic(self) -> float:
         """Return the monotonic time since an arbitrary moment [s]."""
@@ -121,13 +127,14 @@ class Clock:
 
 
 class Workers(Protocol):
-    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl.
+    """Interface to the workers of a site (machine), one worker per GCD (device).
 
-    A subclass that does not define all methods has workers that neither fail nor wait.
+    `Pool` implements it with Parsl. A subclass may leave out the methods that concern workers that
+    fail or wait.
     """
 
     def update(self, demand: int) -> None:
-        """Scale the pool to ``demand`` workers. Called about twice a second.
+        """Adapt the number of workers to ``demand``; call it about twice a second.
 
         Parameters
         ----------
@@ -150,7 +157,7 @@ class Workers(Protocol):
         return ""
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Start some ranks (processes) of a job on a node; return a future of their results.
+        """Start the ranks (processes) of a job on one node; return a future of their results.
 
         If the node is lost, the future returns results that say so.
 
@@ -164,16 +171,16 @@ class Workers(Protocol):
         ...
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """End the ranks of a job on a node at once, without a checkpoint.
+        """End the ranks (processes) of a job on a node at once, without a checkpoint.
 
         ``attempt`` identifies the attempt at the job, ``reason`` goes into the results.
         """
         return
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop a segment on a node at a checkpoint, so that it can continue elsewhere.
+        """Stop a segment (job of training) at a checkpoint, so that it can continue elsewhere.
 
-        ``attempt`` identifies the attempt at the segment.
+        ``node`` is a node on which it runs, ``attempt`` identifies the attempt at the segment.
         """
         ...
 
@@ -200,7 +207,7 @@ _Task = TypeVar("_Task", bound="Task")
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Placeable):
-    """Job to run, with its predicted cost and its failures so far."""
+    """Job to run on a site, with its predicted cost and its failures so far."""
 
     estimate: Estimate = _ANY
     spec: JobSpec
@@ -211,15 +218,15 @@ class Task(Placeable):
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """Tasks that run together when this task is sent; here only the task itself."""
+        """Tasks (jobs) that run together when this task is sent; here only the task itself."""
         return (self,)
 
     def sent(self: _Task) -> _Task:
-        """Return a copy with the identifier of a new attempt, 12 random hexadecimal digits."""
+        """Return a copy of the task with a new attempt identifier, 12 random hexadecimal digits."""
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
 
     def again(self: _Task, end: SegmentResult, nodes: int = 1) -> _Task:
-        """Return a copy for the next attempt, with the failed attempt counted.
+        """Return a copy of the task for its next attempt, with the failed attempt counted.
 
         Parameters
         ----------
@@ -256,27 +263,33 @@ class Sending(Generic[_Task]):
 
     @property
     def keeps_gcd(self) -> bool:
-        """True if the job has a GCD to itself, so that it is measured without neighbours."""
+        """True if the job runs on one GCD (device) that no other job may join.
+
+        Such a job is measured without neighbours.
+        """
         return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property
     def is_gang(self) -> bool:
-        """True if the job has several ranks."""
+        """True if the job has several ranks (processes, one on each of its GCDs)."""
         return len(self.resident.spots) > 1
 
     @property
     def ranks(self) -> list[SegmentResult]:
-        """Results of all ranks, in the order of the ranks."""
+        """Results of all ranks (processes) of the job, in the order of the ranks."""
         return [result for part in range(len(self.parts)) for result in self.ended[part]]
 
     @property
     def results(self) -> list[SegmentResult]:
-        """Results of the job: one merged from all ranks, or one for each fused job."""
+        """Results of the job: one merged from all its ranks, or one for each fused job.
+
+        Fused jobs are trained together in one process.
+        """
         return [merged(self.ranks)] if self.is_gang else self.ranks
 
 
 class Jobs(Generic[_Task]):
-    """Jobs that run on a site: sent to the site's workers, whose results are collected here.
+    """Jobs on a site (machine): sends them to the site's workers and collects their results.
 
     Parameters
     ----------
@@ -287,7 +300,7 @@ class Jobs(Generic[_Task]):
     clock
         Clock of the campaign; by default the wall clock.
     gcd
-        Speed and memory of each GCD for jobs; by default the site's.
+        Speed and memory of each GCD (device); by default those that the site states.
     """
 
     def __init__(
@@ -305,7 +318,7 @@ class Jobs(Generic[_Task]):
 
     @property
     def now(self) -> float:
-        """Current time by the jobs' clock [s]."""
+        """Current time by the campaign's clock [s]."""
         return self._clock.monotonic()
 
     @property
@@ -315,17 +328,17 @@ class Jobs(Generic[_Task]):
 
     @property
     def running(self) -> int:
-        """Number of GCDs with jobs."""
+        """Number of GCDs (devices) on which jobs run."""
         return self._fleet.at_work
 
     @property
     def fleet(self) -> Fleet:
-        """GCDs of all nodes that take jobs now."""
+        """GCDs (devices) of the site's nodes and the jobs on them, updated to the present nodes."""
         self._fleet.update(self._workers.hosts())
         return self._fleet
 
     def request_workers(self, more: int) -> None:
-        """Ask the site for workers for all busy GCDs and for ``more`` further GCDs.
+        """Ask the site for workers for all busy GCDs (devices) and for ``more`` further GCDs.
 
         Raises
         ------
@@ -335,9 +348,9 @@ class Jobs(Generic[_Task]):
         self._workers.update(self.running + more)
 
     def send(self, placement: Placement[_Task]) -> Sending[_Task]:
-        """Send a placed job to its GCDs, which the fleet already counts as busy with the job.
+        """Send a job to the GCDs (devices) that it was placed on; return this attempt at the job.
 
-        Returns the attempt at the job.
+        The fleet already counts these GCDs as busy with the job.
         """
         task, resident = placement.segment.sent(), placement.resident
         spots = resident.spots
@@ -377,21 +390,24 @@ class Jobs(Generic[_Task]):
         self._done.put((sending, part, end))
 
     def release(self, sending: Sending[_Task], *, is_awaited: bool = True) -> None:
-        """Stop a segment at a checkpoint.
+        """Ask a running segment (job of training) to stop at a checkpoint.
 
         Parameters
         ----------
         sending
             Attempt at the segment, which is running.
         is_awaited
-            True if a job, the segment itself or another, then starts on GCDs kept free for it.
+            True if a job, the segment itself or another, waits to start on GCDs kept free for it.
         """
         sending.is_released, sending.is_awaited = True, is_awaited
         _logger.info("%s is stopped at a checkpoint", sending.task)
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def call_off(self, sending: Sending[_Task], reason: str) -> None:
-        """End at once all ranks of a job that still run; ``reason`` goes into their results."""
+        """End at once all ranks (processes) of a job that still run.
+
+        ``reason`` goes into their results.
+        """
         _logger.info("%s is called off: %s", sending.task, reason)
         for part, (node, _) in enumerate(sending.parts):
             if part not in sending.ended:
@@ -400,7 +416,7 @@ class Jobs(Generic[_Task]):
     def finished(self, seconds: float) -> list[Sending[_Task]]:
         """Return the attempts at jobs that have ended; empty if none ends within ``seconds``.
 
-        If a rank of a gang fails, the other ranks are ended.
+        If a rank (process) of a job fails, the job's other ranks are ended.
 
         Parameters
         ----------
@@ -433,9 +449,9 @@ class Jobs(Generic[_Task]):
         return finished
 
     def judge_nodes(self, finished: Sequence[Sending[_Task]]) -> None:
-        """Report to the pool which nodes worked and which failed, from the results of ended jobs.
+        """Report to the workers' pool on which nodes ended jobs worked, and on which they failed.
 
-        In a gang each rank counts for its own node. Call this after the results are recorded, since
+        Each rank of a job counts for its own node. Call this after the results are recorded, since
         taking a node out of use takes time, in which the driver may be ended. Successes are
         reported last: a node with a success is healthy, whatever else failed on it.
         """
@@ -536,7 +552,7 @@ def run_calls(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[int]:
-    """Generator: call a function on the site for each request; yield the number of each done call.
+    """Generator: call a function on a site once per request; yield the number of each ended call.
 
     Parameters
     ----------

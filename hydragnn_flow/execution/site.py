@@ -52,7 +52,10 @@ def cores_in(group: str) -> set[int]:
 
 
 class NodeOptions(Section):
-    """Description of one node, for a machine that has no site file."""
+    """Section `node:` of a `site.yaml`: devices, memory and CPU cores of one node of a machine.
+
+    It takes the place of a site file (Python description of a machine).
+    """
 
     gcds: int = Field(ge=1)
     """Number of GCDs of a node: GPU dies as torch counts devices, or slots of CPU cores."""
@@ -77,14 +80,17 @@ class NodeOptions(Section):
 
     @property
     def gpus_per_node(self) -> int:
-        """Value of `sbatch --gpus-per-node`; 0 asks for no GPUs."""
+        """Number of GPUs that a job requests per node, the value of `sbatch --gpus-per-node`."""
         if self.gpus is not None:
             return self.gpus
         return 0 if self.device == "cpu" else self.gcds
 
 
 class Options(Section):
-    """Options of a run on a machine. The site sets the options that are not given."""
+    """Options of a run on a machine (site), such as account, queue, time limit and nodes.
+
+    The site file, the machine's Python description, sets the options that are not given.
+    """
 
     account: str | None = None
     """Project that pays (`sbatch -A`, `qsub -A`)."""
@@ -133,7 +139,7 @@ class Options(Section):
 
     @property
     def walltime_seconds(self) -> int:
-        """Time limit of each batch job, cut to whole minutes as requested [s]; 0 if not given."""
+        """Time limit of each batch job, rounded down to whole minutes [s]; 0 if none is given."""
         return _seconds(self.walltime or "00:00:00") // 60 * 60
 
     @property
@@ -144,7 +150,7 @@ class Options(Section):
     def resolved(
         self, site: str, *, needs: Iterable[str] = (), refuses: Iterable[str] = (), **defaults: Any
     ) -> Options:
-        """Return these options, completed by a site's defaults.
+        """Return a copy of these options in which a site's defaults fill the options not given.
 
         Parameters
         ----------
@@ -207,7 +213,10 @@ LABEL = "gcd"
 
 @dataclass(frozen=True)
 class Node:
-    """Description of the nodes of a site, which are all alike."""
+    """Description of one compute node of a site (machine): its devices (GCDs), cores and network.
+
+    All nodes of a site are alike.
+    """
 
     gcds: tuple[str, ...]
     """Name of each GCD of a node in the device runtime, such as "0"; on a laptop, of CPU slots."""
@@ -233,9 +242,9 @@ class Node:
 
     @property
     def uncounted_gib(self) -> float:
-        """Memory of a process that its measured peak leaves out [GiB]; 0 on CPUs.
+        """Memory of a trainer process that its measured peak leaves out [GiB]; 0 on CPUs.
 
-        It is the memory of an accelerator's libraries.
+        This is the memory of the accelerator's libraries.
         """
         return 0.0 if self.device == "cpu" else self.gcd.process_gib
 
@@ -266,17 +275,17 @@ class Site:
 
     @property
     def gcds(self) -> int:
-        """Maximum number of GCDs at a time, in all blocks."""
+        """Maximum number of GCDs (devices) that a campaign has at a time, in all its batch jobs."""
         return self.nodes * len(self.node.gcds)
 
     @property
     def gcds_of_a_block(self) -> int:
-        """Number of GCDs in each block."""
+        """Number of GCDs (devices) in each block (batch job)."""
         return self.nodes // self.blocks * len(self.node.gcds)
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
-    """Return a GCD with guessed rates, for a device that was not measured.
+    """Return a description of a GCD (device) with guessed speeds, for a device never measured.
 
     Parameters
     ----------
@@ -302,7 +311,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
     Parameters
     ----------
     facts
-        Section that describes the node.
+        Values of the ``node:`` section.
     interface
         Network interface of the node if ``facts`` names none.
     """
@@ -329,7 +338,7 @@ def shipped_sites() -> dict[str, Path]:
 
 
 def load_site(name: str | Path, **options: Any) -> Site:
-    """Load a site from its name or file.
+    """Load a site (description of a machine) from its name or file.
 
     Parameters
     ----------
@@ -428,7 +437,7 @@ def _loading(path: Path) -> Iterator[None]:
 
 
 def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
-    """Refuse a site whose facts contradict each other or are impossible.
+    """Raise an error if the facts of a site (machine) contradict each other or are impossible.
 
     Parameters
     ----------
@@ -437,7 +446,7 @@ def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
     source
         File that the message names as the source of the facts.
     gcd_key
-        Key of a GCD's facts in that file: `node` in a `site.yaml`.
+        Key in that file that holds the facts of a GCD (device): `node` in a `site.yaml`.
 
     Raises
     ------

@@ -24,7 +24,7 @@ def check_site(
     store: Path | None,
     tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Start one block (batch job) of a site, let every GCD describe itself, and end the block.
+    """Start one batch job of a site (machine), let every GCD (device) describe itself, and end it.
 
     Parameters
     ----------
@@ -158,7 +158,9 @@ def faults(
     reports: list[dict[str, Any]],
     exchanges: list[dict[str, Any]],
 ) -> list[str]:
-    """List contradictions between a site and its GCDs' reports, a sentence each; empty if none.
+    """List contradictions between a site's description and its devices' reports, a sentence each.
+
+    The list is empty if there are none.
 
     Parameters
     ----------

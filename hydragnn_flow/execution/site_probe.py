@@ -106,7 +106,7 @@ _PLUGIN = "librccl-net.so"
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
-    """Measure how fast this rank and another one, both joined, sum arrays by an all-reduce.
+    """Measure how fast two ranks (processes), this one and another, sum arrays by an all-reduce.
 
     Parameters
     ----------
@@ -143,5 +143,8 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_plugin(folders: list[str]) -> bool:
-    """Return whether any of the directories has the library by which RCCL uses Slingshot."""
+    """Return whether any of the directories contains librccl-net.so.
+
+    RCCL, AMD's communication library, needs this library to use the network Slingshot.
+    """
     return any(Path(folder, _PLUGIN).exists() for folder in folders if folder)

@@ -20,12 +20,12 @@ from hydragnn_flow.models.geometry import (
 
 @dataclass(frozen=True)
 class BatchInputs:
-    """Optional keys of a batch that a network reads, with the number of columns of each.
+    """Optional keys of a batch of graphs that a network reads, with the number of columns of each.
 
     Attributes
     ----------
     edge_columns
-        Indices of the columns of ``edge_attr`` that are read.
+        Indices of the columns of ``edge_attr`` (edge features) that are read.
     encodings
         Number of columns of the atoms' positional encodings, ``pe``; 0 for none.
     edge_encodings
@@ -91,13 +91,16 @@ class BatchInputs:
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Return the padding of the atoms to one matrix per graph; None if no layer needs it."""
+        """Return the places of a batch's atoms in one padded matrix per graph.
+
+        Global attention reads these matrices. The result is None if the network has none.
+        """
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))
 
     def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
-        """Return a copy of ``positions`` [n_atoms, 3] in Å and a mask of non-periodic graphs.
+        """Return a copy of the positions [n_atoms, 3] in Å, and a mask of non-periodic graphs.
 
         The result is None if no layer reads positions.
         """

@@ -15,7 +15,7 @@ BRANCH_KEY = "dataset_name"
 
 
 def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
-    """Return the index of each graph's branch (heads of its data set), int64 [n_graphs].
+    """Return the index of each graph's branch (output heads of its data set), int64 [n_graphs].
 
     The result is None if the network has only one branch.
 
@@ -49,7 +49,7 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
 
 
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
-    """Return for every row (graph or atom) the output of its branch, [n, d].
+    """Return for each graph or atom the output of its own branch (heads of one data set), [n, d].
 
     All branches compute all rows: heads are small, and the host would have to wait for the number
     of rows of each branch. So a branch without graphs in a batch gets gradients of zero, which
@@ -58,9 +58,9 @@ def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
     Parameters
     ----------
     outputs
-        Output of each branch for all rows, [n, d].
+        Output of each branch for all graphs or atoms, [n, d].
     branch
-        Index of the branch of each row, int64 [n]; None if there is only one branch.
+        Index of each graph's or atom's branch, int64 [n]; None if there is only one branch.
     """
     if branch is None:
         return outputs[0]

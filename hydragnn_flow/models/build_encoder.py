@@ -155,7 +155,7 @@ def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
-    """Return the optional keys of a batch that a network reads.
+    """Return which optional keys of a batch of graphs, such as ``edge_attr``, a network reads.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _graph_attr(manifest: Manifest) -> int:
 
 
 def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: BatchInputs) -> None:
-    """Wrap each layer of a stack, in place, in the modules that the architecture asks for.
+    """Wrap each message-passing layer, in place, in the extra modules that an architecture names.
 
     From the innermost to the outermost, these modules are normalisation, global attention, and
     conditioning on graph features.
@@ -266,15 +266,16 @@ def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) 
 def fusion_with_graphs(
     stack: MessagePassing, config: HydraNetwork, inputs: BatchInputs
 ) -> Join | None:
-    """Return the layer that joins pooled and graph features in the mode fuse_pool, otherwise None.
+    """Return the layer that joins graph features (``graph_attr``) to pooled atom features.
 
-    A potential does not pool. For a potential in this mode, the layer is appended in place to the
-    last message-passing layer of ``stack``, and the result is None.
+    The result is None unless `graph_attr_conditioning_mode` is fuse_pool. A potential does not
+    pool. For a potential in this mode, the layer is appended in place to the last message-passing
+    layer of ``stack``, and the result is None.
 
     Raises
     ------
     InputError
-        If the mode is fuse_pool and a network that is no potential has no graph outputs.
+        If the mode is fuse_pool, and the network is not a potential and has no graph outputs.
     """
     architecture, size = config.Architecture, inputs.graph_attr
     if not size or architecture.graph_attr_conditioning_mode != "fuse_pool":
@@ -295,9 +296,10 @@ def fusion_with_graphs(
 def build_model(
     network: NetworkConfig | Mapping[str, Any] | str | Path, store: GraphStore | Manifest
 ) -> Model:
-    """Build the model of a network for a store, with new weights.
+    """Build the model that a network configuration describes, for a store's graphs.
 
-    Weights are drawn from torch's global random numbers, so call ``torch.manual_seed`` before.
+    Weights are new. They are drawn from torch's global random numbers, so call
+    ``torch.manual_seed`` before.
 
     Parameters
     ----------

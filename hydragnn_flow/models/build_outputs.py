@@ -24,7 +24,7 @@ from hydragnn_flow.models.potential import EnergyUnits, PotentialModel, Potentia
 def head_context(
     architecture: Architecture, manifest: Manifest, statistics: DatasetStatistics
 ) -> HeadContext:
-    """Return the properties of a network that its output heads are built from.
+    """Return the properties of a network, such as its width, that its output heads are built from.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def build_properties(
 
 
 def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
-    """Return the targets that a network is asked to predict, with mean and deviation of each.
+    """Return the targets that a network must predict, each with its mean and standard deviation.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
 def build_potential(
     config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PotentialModel:
-    """Build a potential for a store that has energies, and perhaps forces and stresses.
+    """Build an interatomic potential for a store with energies, and perhaps forces and stresses.
 
     Parameters are those of :func:`build_properties`.
 
@@ -199,10 +199,11 @@ def build_potential(
 
 
 def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
-    """Return the scales and the elements' reference energies of a potential's energy [eV].
+    """Return the energy scales and the elements' reference energies of a potential.
 
-    The scale of a branch (heads of one data set) is the root mean square of the forces in its
-    graphs, or without forces the standard deviation of their energies per atom.
+    Both are in the store's unit of energy, such as eV. The scale of a branch (heads of one data
+    set) is the root mean square of the forces in its graphs, or without forces the standard
+    deviation of their energies per atom.
     """
     statistics = manifest.statistics.of_branches(config.branches)
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes

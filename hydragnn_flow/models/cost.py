@@ -36,7 +36,9 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """Cost of one training step: forward pass, backward pass and update.
+    """Cost of one training step of a network: operations, bytes, kernel launches and peak memory.
+
+    A step is a forward pass, a backward pass and an update of the weights.
 
     Attributes
     ----------
@@ -47,12 +49,13 @@ class NetworkCost:
     bytes
         Bytes read and written by all kernels, as if there were no cache.
     launches
-        Number of kernel launches.
+        Number of launches of kernels (programs on the accelerator).
     peak_bytes
         Peak memory of the step: tensors saved for the backward pass, its temporaries, and
         gradients; without parameters and the batch itself.
     update_flops
-        Operations of Muon's matrix products, which every rank repeats.
+        Floating-point operations of the optimiser Muon's matrix products, which every rank (process
+        of a distributed job) repeats; 0 for other optimisers.
     """
 
     parameters: int
@@ -261,11 +264,12 @@ def network_cost(
 def probed_cost(
     model: Model, split: GraphSplit, atoms: int, edges: int, graphs: int
 ) -> NetworkCost:
-    """Measure the cost of a training step of a model that must be run, such as an engine's.
+    """Estimate the cost of a training step of a model by running steps on two batches.
 
-    The cost is extrapolated linearly from steps on two batches of the split, the larger one with
-    about 50,000 atoms and edges. The steps do not change weights, but they may change buffers,
-    clear gradients, and leave the model in training mode.
+    This is for the network of an engine (external library), which may need real values. The cost is
+    extrapolated linearly from the two batches of the split, the larger one with about 50,000 atoms
+    and edges. The steps do not change weights, but they may change buffers, clear gradients, and
+    leave the model in training mode.
 
     Parameters
     ----------
@@ -316,7 +320,10 @@ def _with_update(counter: _Counter, model: Model) -> NetworkCost:
 
 
 def weight_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trained weight matrices of a model, without tables whose rows are looked up."""
+    """Return a model's trained weight matrices, without embedding tables, whose rows are looked up.
+
+    If the optimiser is Muon, it updates these matrices, and AdamW the other weights.
+    """
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     return [
         weight

@@ -44,21 +44,25 @@ class Table(nn.Module):
         self.register_buffer("bits", pack_exact(values.ravel().tolist()), persistent=False)
 
     def forward(self, like: Tensor) -> Tensor:
-        """Return the values in the precision of ``like``."""
+        """Return the table's constants in the data type of the tensor ``like``."""
         return unpack_exact(self.bits).to(like.dtype).view(self.shape)
 
 
 def components(degree: int) -> slice:
-    """Return the slice of the components of ``degree`` among the components of all degrees."""
+    """Return the slice of one degree's components among the components of all degrees.
+
+    Degree l has 2l + 1 components. They follow those of the lower degrees.
+    """
     return slice(degree**2, (degree + 1) ** 2)
 
 
 @cache
 def clebsch_gordan(first: int, second: int, degree: int) -> Array:
-    """Return the Clebsch-Gordan coefficients that couple ``first`` and ``second`` to ``degree``.
+    """Return the Clebsch-Gordan coefficients of a product of two equivariant features.
 
-    Their shape is [2 first + 1, 2 second + 1, 2 degree + 1]. The product of independent factors
-    with components of variance one has components of variance one.
+    They couple features of the degrees ``first`` and ``second`` to ``degree``. Their shape is [2
+    first + 1, 2 second + 1, 2 degree + 1]. The product of independent factors with components of
+    variance one has components of variance one.
     """
     from e3nn import o3  # takes seconds to import
 
@@ -112,7 +116,7 @@ class SphericalHarmonics(nn.Module):
         return scaled.reshape(-1, 2 * degree + 1)
 
     def forward(self, directions: Tensor) -> Tensor:
-        """Compute harmonics [n, (highest + 1)²] of directions [n, 3]."""
+        """Compute the spherical harmonics [n, (highest + 1)²] of unit vectors [n, 3]."""
         first = directions * math.sqrt(3.0)
         degrees = [torch.ones_like(directions[:, :1]), first]
         for step in self.steps:
@@ -123,10 +127,11 @@ class SphericalHarmonics(nn.Module):
 
 @cache
 def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomial], Array]:
-    """Return all independent products of ``order`` factors of one feature, of a given degree.
+    """Return all linearly independent products of a feature with itself that have a given degree.
 
-    The products are the features of Batatia et al., arXiv:2206.07697, equation 10, reduced to
-    linearly independent ones: some depend on each other because factors commute.
+    The feature has components of the degrees 0 to ``highest``, and is a factor ``order`` times. The
+    products are those of Batatia et al., arXiv:2206.07697, equation 10, reduced to linearly
+    independent ones: some depend on each other because factors commute.
 
     Parameters
     ----------
@@ -140,7 +145,7 @@ def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomia
     Returns
     -------
     monomials
-        Products of components that are needed, sorted.
+        Monomials (products of components) that the products consist of, sorted.
     coefficients
         Coefficients [n_features, 2 degree + 1, n_monomials]; factors of variance one give products
         of variance about one.

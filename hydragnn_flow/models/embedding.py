@@ -19,18 +19,19 @@ N_ELEMENTS = 119
 
 
 class NodeEmbedding(nn.Module):
-    """Embedding of chemical elements, plus a linear map of the other input columns.
+    """Embedding of an atom's input columns as features [n_atoms, width].
 
-    HydraGNN feeds the atomic number as a number. Here every element has a learned row. Rows of
-    elements close in the periodic table begin alike, so that what is learnt of one holds for the
-    other, which may be rare in the training data.
+    It is the sum of a learned row for the chemical element and a linear map of the other columns.
+    HydraGNN feeds the atomic number as a number instead. Rows of elements close in the periodic
+    table begin alike, so that what is learnt of one element holds for the other, which may be rare
+    in the training data.
 
     Parameters
     ----------
     columns
         Names of all node-feature columns of the store.
     inputs
-        Indices of the columns that are read, `Variables_of_interest.input_node_features`.
+        Indices of the columns that are read, which are `Variables_of_interest.input_node_features`.
     width
         Width of the resulting node features.
     encodings
@@ -98,11 +99,12 @@ def _element_table(width: int) -> nn.Embedding:
 
 
 def periodic_features() -> Tensor:
-    """Return features of all elements by atomic number, of mean 0 and spread 1, [N_ELEMENTS, 9].
+    """Return nine features of each chemical element, of mean 0 and deviation 1, [N_ELEMENTS, 9].
 
-    Group, period, number of f elements passed in the period, Pauling's electronegativity (1.3 where
-    there is none), covalent radius of ASE, logarithm of the atomic number, and whether the element
-    is in the s, d or p block. Row 0, which stands for no element, is zero.
+    Rows are in the order of atomic numbers; row 0, which stands for no element, is zero. The
+    features are group, period, number of f elements passed in the period, Pauling's
+    electronegativity (1.3 where there is none), covalent radius of ASE, logarithm of the atomic
+    number, and whether the element is in the s, d or p block.
     """
     # Electronegativities in hundredths, from hydrogen to curium; 0 where there is none.
     # fmt: off

@@ -42,7 +42,7 @@ _ROWS = {"graph": "graph", "node": "atom"}
 
 
 class Shape(NamedTuple):
-    """Shape of an output: level of its rows (graph or node) and number of columns."""
+    """Shape of a network's output: level of its rows (graph or node) and number of columns."""
 
     level: str
     dim: int
@@ -58,7 +58,7 @@ class EngineModel(Model):
     network
         Module that the engine has built.
     targets
-        Keys of the batch with labels, which are hidden from the network.
+        Keys of the batch that hold labels, which are hidden from the network.
     """
 
     def __init__(self, engine: str, network: nn.Module, targets: Sequence[str]) -> None:
@@ -91,7 +91,8 @@ class EngineModel(Model):
         inputs
             Batch returned by :meth:`inputs`.
         asked, possible
-            Shapes by name of the required outputs, and of the optional ones (None for none).
+            Shapes of the required outputs, and of the optional outputs, by name; None for no
+            optional ones.
 
         Raises
         ------
@@ -161,7 +162,7 @@ class EngineModel(Model):
         return own != name and not any(f"{own}.".startswith(f"{head}.") for head in heads)
 
     def read_weights(self, file: str | Path) -> dict[str, Tensor]:
-        """Return the weights in a file of the engine, by tensor name in this model's state dict.
+        """Return the weights in an engine's file, by the names in this model's state dict.
 
         With these weights the network's outputs are in the data's units. So the result has scales
         of 1, and means and reference energies of 0.
@@ -189,7 +190,7 @@ class EngineModel(Model):
 
 
 class EngineProperties(EngineModel):
-    """Model of graph and node targets around an engine's network.
+    """Model that predicts graph and node targets with a network that an engine has built.
 
     The network returns each target's difference from the target's mean, in units of the target's
     standard deviation.
@@ -236,16 +237,17 @@ class EngineProperties(EngineModel):
 
 
 class EnginePotential(EngineModel, Potential):
-    """Potential whose energy an engine's network computes, with forces and stress as gradients.
+    """Interatomic potential whose energy comes from a network that an engine has built.
 
-    If the network also returns forces, they replace the gradient by positions.
+    Forces and stress are gradients of the energy. If the network also returns forces, they replace
+    the gradient by positions.
 
     Parameters
     ----------
     engine, network, targets
         The same as for :class:`EngineModel`.
     units
-        Scale and reference energies that turn the network's output into an energy.
+        Scales and reference energies that turn the network's output into an energy.
     stress
         If true, compute the stress too, for which the graphs need the key ``cell``; if false, only
         energy and forces.
@@ -264,10 +266,11 @@ class EnginePotential(EngineModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
+        """Return energies [n_graphs, 1], float64, and forces [n_atoms, 3] of a batch of graphs.
 
-        If asked for, ``stress`` [n_graphs, 6] in eV/Å³ is added, in Voigt order. Outputs carry
-        gradients in training mode and are detached otherwise.
+        Energies are in the store's unit of energy, such as eV, and forces in this unit per Å. If
+        asked for, ``stress`` [n_graphs, 6] in this unit per Å³ is added, in Voigt order. Outputs
+        carry gradients in training mode and are detached otherwise.
         """
         differentiable = self.training and torch.is_grad_enabled()
         inputs = self.inputs(batch)
@@ -314,7 +317,7 @@ class EnginePotential(EngineModel, Potential):
 
 
 def build_with_engine(config: EngineNetwork, manifest: Manifest) -> EngineModel:
-    """Build a network by its engine (external library), and the model around the network.
+    """Build a network with its engine (external library), and the model that contains the network.
 
     ``manifest`` is that of the store whose targets are to be learnt.
 

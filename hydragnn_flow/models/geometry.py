@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Space(NamedTuple):
-    """Positions of atoms, and which graphs are not periodic.
+    """Positions of a batch's atoms [Å], and a mask of the graphs that are not periodic.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 def space_of(batch: Any, positions: Tensor) -> Space:
-    """Return a copy of the positions [n_atoms, 3] in Å, and which graphs are not periodic."""
+    """Return a copy of a batch's positions [n_atoms, 3] in Å, and which graphs are not periodic."""
     finite = finite_graphs(batch)
     known: bool | None = getattr(batch, "any_finite", None)
     # On an accelerator the host would have to wait; code that collates a batch knows and may set
@@ -82,17 +82,20 @@ class Padding(NamedTuple):
     present: Tensor
 
     def pad(self, rows: Tensor) -> Tensor:
-        """Return ``rows`` [n_atoms, d] as [n_graphs, largest, d], zero where there is no atom."""
+        """Arrange the atoms' rows [n_atoms, d] as one matrix per graph, [n_graphs, largest, d].
+
+        Rows without an atom are zero.
+        """
         padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
         return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Return the atoms' rows [n_atoms, d] of ``padded`` [n_graphs, largest, d]."""
+        """Return the atoms' rows [n_atoms, d] from padded matrices [n_graphs, largest, d]."""
         return padded.flatten(0, 1).index_select(0, self.places)
 
 
 def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
-    """Return the arrangement of a batch's atoms in one matrix per graph.
+    """Return the places of a batch's atoms in one padded matrix per graph.
 
     Parameters
     ----------
@@ -124,7 +127,7 @@ def largest_graph(batch: Any) -> int:
 
 
 class GraphBatch(Protocol):
-    """Keys of a PyG batch that every model reads.
+    """Keys of a PyTorch Geometric batch of graphs that every model reads.
 
     Some networks also read ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe`` and ``rel_pe``,
     ``cell``, ``pbc`` or ``dataset_name``.
@@ -143,13 +146,13 @@ class GraphBatch(Protocol):
 
     @property
     def num_graphs(self) -> int:
-        """Number of graphs."""
+        """Number of graphs in the batch."""
         ...
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Edges of a batch with their vectors, and the other inputs of layers.
+    """Edges of a batch of graphs, their vectors [Å], and the other inputs of the layers.
 
     Attributes
     ----------
@@ -205,7 +208,10 @@ class Geometry:
 
     @cached_property
     def envelope(self) -> Tensor:
-        """Cosine cutoff of the lengths [n_edges, 1]: 1 at zero, 0 with zero slope at the cutoff."""
+        """Cosine envelope of each edge's length [n_edges, 1]: 1 at zero, 0 at the cutoff.
+
+        Messages fade with this factor. Its slope at the cutoff is zero.
+        """
         return cosine_envelope(self.lengths, self.cutoff)
 
     @cached_property
@@ -215,29 +221,32 @@ class Geometry:
 
     @cached_property
     def coordination(self) -> Tensor:
-        """Sum of the envelopes of each atom's incoming edges [n_atoms, 1]."""
+        """Smooth coordination number of each atom [n_atoms, 1].
+
+        It is the sum of the envelopes of the incoming edges.
+        """
         return self.sum_at_receiver(self.envelope)
 
     def of_sender(self, nodes: Tensor) -> Tensor:
-        """Return the row of each edge's sender: [n_atoms, …] to [n_edges, …]."""
+        """Return for each edge the row of the atom it leads from, [n_atoms, …] to [n_edges, …]."""
         # index_select and index_add, here and below, and their gradients are several times faster
         # than indexing by x[index].
         return nodes.index_select(0, self.sender)
 
     def of_receiver(self, nodes: Tensor) -> Tensor:
-        """Return the row of each edge's receiver: [n_atoms, …] to [n_edges, …]."""
+        """Return for each edge the row of the atom it leads to, [n_atoms, …] to [n_edges, …]."""
         return nodes.index_select(0, self.receiver)
 
     def sum_at_receiver(self, messages: Tensor) -> Tensor:
-        """Sum incoming messages at each atom: [n_edges, …] to [n_atoms, …]."""
+        """Sum the messages of each atom's incoming edges, [n_edges, …] to [n_atoms, …]."""
         return sum_by(messages, self.receiver, self.n_atoms)
 
     def sum_at_sender(self, messages: Tensor) -> Tensor:
-        """Sum outgoing messages at each atom: [n_edges, …] to [n_atoms, …]."""
+        """Sum the messages of each atom's outgoing edges, [n_edges, …] to [n_atoms, …]."""
         return sum_by(messages, self.sender, self.n_atoms)
 
     def moved(self, displacements: Tensor) -> Geometry:
-        """Return a copy with the edge vectors after atoms move by ``displacements``.
+        """Return a copy of the geometry, with the edge vectors after a displacement of the atoms.
 
         ``displacements`` are [n_atoms, 3] in Å.
         """
@@ -246,10 +255,11 @@ class Geometry:
 
 
 def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum the rows that share an ``index``, from 0 to size - 1: [n, …] to [size, …].
+    """Sum the rows that have the same index, for each index from 0 to size - 1.
 
-    The sum is at least in single precision. In the half precision of automatic mixed precision it
-    would stop growing once it is some hundred times as large as the next term.
+    ``rows`` are [n, …], and the result is [size, …]. The sum is at least in single precision. In
+    the half precision of automatic mixed precision a sum stops growing once it is some hundred
+    times as large as the next term.
     """
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.float()
@@ -277,7 +287,7 @@ def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
     Parameters
     ----------
     batch
-        Batch whose edges and shifts are used, and whose positions are not.
+        Batch of graphs whose edges and periodic shifts are used, but not its positions.
     positions
         Positions [n_atoms, 3] in Å; they set the data type of the result, and gradients reach them.
     """
@@ -298,7 +308,9 @@ TARGET_DIMS = (len(VOIGT), 9)
 
 
 def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
-    """Compute the stress in the order of ``VOIGT``, [n_graphs, 6] in the gradient's unit per Å².
+    """Compute the stress of each graph from the gradient of its energy by the edge vectors.
+
+    The result is [n_graphs, 6] in the order of ``VOIGT``, in the gradient's unit per Å².
 
     A strain ε takes every edge vector v to (1 + ε) v. With the gradients g of an energy by these
     vectors, ``dE/dε = Σ g ⊗ v``. The stress is the symmetric part of this sum divided by the
@@ -310,7 +322,7 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     gradient
         Gradient of an energy by the edge vectors [n_edges, 3].
     geometry
-        Geometry with these vectors and the graphs of the edges.
+        Geometry that holds these vectors, and the graph that each edge belongs to.
     cell
         Lattice vectors of each graph in rows, zero if not periodic, [3 n_graphs, 3] in Å.
     """
@@ -332,9 +344,10 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
 
 
 def by_volume(virial: Tensor, cell: Tensor) -> Tensor:
-    """Divide a virial ``[n_graphs, 6]`` by the volume of its cell; NaN where there is no volume.
+    """Divide the virial of each graph ``[n_graphs, 6]`` by the volume of its cell [Å³].
 
-    ``cell`` are the lattice vectors of all graphs, ``[3 * n_graphs, 3]``.
+    The result is NaN for a graph whose cell has no volume. ``cell`` are the lattice vectors of all
+    graphs, ``[3 * n_graphs, 3]`` in Å.
     """
     first, second, third = cell.view(-1, 3, 3).to(virial.dtype).unbind(dim=1)
     volume = (first * torch.linalg.cross(second, third)).sum(dim=1, keepdim=True).abs()

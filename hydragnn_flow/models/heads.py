@@ -26,12 +26,12 @@ from hydragnn_flow.models.mpnn import MessagePassing
 
 @dataclass(frozen=True)
 class HeadContext:
-    """Properties of a network that its output heads depend on.
+    """Properties of a network, such as its width, that its output heads depend on.
 
     Attributes
     ----------
     width
-        Width of the input features.
+        Number of features of an atom or graph that the heads read.
     activation
         HydraGNN's name of the activation.
     places
@@ -47,7 +47,7 @@ class HeadContext:
 
 
 class BranchHeads(nn.Module):
-    """Base class of the heads of one branch (one data set) at one level (graph or node).
+    """Base class of the output heads of one branch (data set) at one level (graph or node).
 
     A subclass is constructed with HydraGNN's description of the heads, the number of components of
     each output, and properties of the network.
@@ -65,7 +65,7 @@ class BranchHeads(nn.Module):
         return features
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Return each output [n, d] from features [n, width] of n graphs or atoms."""
+        """Return the output [n, d] of each head, from features [n, width] of n graphs or atoms."""
         prepared = self.prepare(features, geometry)
         return [head(prepared) for head in self.heads]
 
@@ -140,7 +140,7 @@ class PlaceHeads(BranchHeads):
             self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Return features by the atoms' place in their graph, [places, n_graphs, width].
+        """Arrange features by the atoms' places in their graph, [places, n_graphs, width].
 
         Raises
         ------
@@ -156,7 +156,7 @@ class PlaceHeads(BranchHeads):
         return features.view(-1, self.places, features.shape[1]).transpose(0, 1)
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Return each output [n_atoms, d] from node features [n_atoms, width]."""
+        """Return the output [n_atoms, d] of each head, from node features [n_atoms, width]."""
         by_place = super().forward(features, geometry)
         return [output.transpose(0, 1).flatten(0, 1)[: geometry.n_atoms] for output in by_place]
 
@@ -173,9 +173,10 @@ class PlaceHeads(BranchHeads):
 
 
 class PlaceLinear(nn.Module):
-    """Linear layers, one for each place in a graph's order of atoms, as one batched product.
+    """Linear layers, one for each place (position in the order of a graph's atoms).
 
-    Weights are drawn like those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
+    One batched product computes them all. Weights are drawn like those of
+    :func:`~hydragnn_flow.models.build_model`'s linear layers.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ class PlaceLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(places, 1, narrow))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [places, n_graphs, wide] to [places, n_graphs, narrow]."""
+        """Apply the layer of each place: [places, n_graphs, wide] to [places, n_graphs, narrow]."""
         return torch.baddbmm(self.bias, features, self.weight)
 
 
@@ -205,7 +206,7 @@ _NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHe
 def make_heads(
     head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
 ) -> BranchHeads:
-    """Return the heads of one branch, as ``head`` describes them.
+    """Build the output heads of one branch (data set) from HydraGNN's description ``head``.
 
     ``dims`` are the numbers of components of the outputs.
     """
@@ -233,7 +234,7 @@ NOISE_SUFFIX = "_aleatoric_std"
 
 @dataclass(frozen=True)
 class Output:
-    """Output of a network, with statistics of its target.
+    """Output of a network: its name, level (graph or node), and statistics of the target.
 
     Attributes
     ----------
@@ -258,7 +259,9 @@ class Output:
 
 
 class BranchedHeads(nn.Module):
-    """Heads of all branches at one level; each graph or atom gets the outputs of its own branch.
+    """Output heads of all branches (data sets) at one level (graph or node).
+
+    Each graph or atom gets the outputs of its own branch.
 
     Parameters
     ----------
@@ -292,9 +295,10 @@ class BranchedHeads(nn.Module):
         return len(self.branches)
 
     def keep(self, branches: Collection[int]) -> None:
-        """Keep the heads of ``branches`` (indices) and remove all others in place.
+        """Remove the heads of all branches (data sets) except ``branches``, in place.
 
-        Graphs of removed branches can no longer be computed. Remaining parameters keep their names.
+        ``branches`` are indices. Graphs of removed branches can no longer be computed. Remaining
+        parameters keep their names.
         """
         places = torch.full((len(self),), -1)
         for place, number in enumerate(sorted(branches)):
@@ -305,7 +309,9 @@ class BranchedHeads(nn.Module):
         self.places = places
 
     def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
-        """Return each output [n, d], or [n, 2 d] with noise, from the heads of each row's branch.
+        """Return each output [n, d] of n graphs or atoms, from the heads of their own branch.
+
+        With noise an output is [n, 2 d].
 
         Parameters
         ----------
@@ -314,7 +320,7 @@ class BranchedHeads(nn.Module):
         geometry
             Geometry of the batch.
         branch
-            Index of the branch of each row, int64 [n]; None if there is only one branch.
+            Index of each graph's or atom's branch, int64 [n]; None if there is only one branch.
         """
         if branch is not None and self.places is not None:
             branch = self.places.index_select(0, branch)  # -1 for a removed branch, which fails
@@ -346,7 +352,7 @@ class BranchedHeads(nn.Module):
 
 
 def parameters_of_heads(model: nn.Module) -> int:
-    """Return the number of parameters in the heads of all branches."""
+    """Return the number of parameters in a model's output heads, those of all branches together."""
     heads = (module for module in model.modules() if isinstance(module, BranchedHeads))
     return sum(weight.numel() for one in heads for weight in one.parameters())
 
@@ -394,9 +400,10 @@ class Rescale(nn.Module):
 
 
 def deviations(raw: Tensor) -> Tensor:
-    """Return positive standard deviations of noise, in units of the target's standard deviation.
+    """Return the standard deviations of a target's noise, which are positive.
 
-    ``raw`` is the output of a network, of any sign.
+    They are in units of the target's standard deviation. ``raw`` is the output of a network, of any
+    sign.
     """
     # Smallest standard deviation of the noise, as a fraction of the target's spread. Without it
     # labels that repeat exactly would have unlimited likelihood.
@@ -404,7 +411,7 @@ def deviations(raw: Tensor) -> Tensor:
 
 
 class Heads(nn.Module):
-    """All heads of one level (graph or node), with outputs by name in the data's units.
+    """All output heads of one level (graph or node), which return targets in the data's units.
 
     Parameters
     ----------
@@ -453,7 +460,7 @@ def pool(nodes: Tensor, graph: Tensor, n_graphs: int, how: str) -> Tensor:
     nodes
         Features of all atoms in the batch.
     graph
-        Graph that each atom belongs to, int64 [n_atoms].
+        Index of the graph that each atom belongs to, int64 [n_atoms].
     n_graphs
         Number of graphs in the batch.
     how

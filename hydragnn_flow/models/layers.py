@@ -45,15 +45,16 @@ class GaussianBasis(nn.Module):
         self.exponent = -0.5 / spacing**2
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        """Compute the Gaussians [n_edges, size] of edge lengths [n_edges, 1] in Å."""
         return torch.exp(self.exponent * (lengths - self.centres).square())
 
 
 class BesselBasis(nn.Module):
-    """Spherical Bessel functions of order zero, √(2/c) sin(nπd/c) / d for n = 1 … size.
+    """Basis of spherical Bessel functions of order zero in the edge length.
 
-    Each function is zero at the cutoff c, but its slope is not, because no envelope is included;
-    see :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
+    Function n = 1 … size of the length d is √(2/c) sin(nπd/c) / d. Each function is zero at the
+    cutoff c, but its slope is not, because no envelope is included; see
+    :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
 
     Parameters
     ----------
@@ -72,7 +73,10 @@ class BesselBasis(nn.Module):
         self.factor = math.sqrt(2.0 / cutoff)
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å; finite at zero length."""
+        """Compute the Bessel functions [n_edges, size] of edge lengths [n_edges, 1] in Å.
+
+        They are finite at zero length.
+        """
         # Constant below a thousandth of an Å, where the quotient and its derivatives would be
         # noise.
         lengths = lengths.clamp(min=1e-3)
@@ -82,9 +86,9 @@ class BesselBasis(nn.Module):
 def polynomial_envelope(lengths: Tensor, cutoff: float, exponent: int) -> Tensor:
     """Return the envelope of lengths, a polynomial that falls from 1 at zero to 0 at the cutoff.
 
-    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond. Its
-    first two derivatives vanish at the cutoff too. Gasteiger et al., DimeNet, arXiv:2003.03123,
-    equation 8.
+    The polynomial is 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond
+    the cutoff. Its first two derivatives vanish at the cutoff too. Gasteiger et al., DimeNet,
+    arXiv:2003.03123, equation 8.
 
     Parameters
     ----------
@@ -102,11 +106,12 @@ def polynomial_envelope(lengths: Tensor, cutoff: float, exponent: int) -> Tensor
 
 
 class Normalization(nn.Module):
-    """Normalisation: layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al.,
-    arXiv:2009.03294) or none.
+    """Normalisation of node features: layer normalisation, GraphNorm or none.
 
-    Each graph is normalised without regard to the others. HydraGNN normalises over the batch, so
-    what it learns depends on how a batch is divided among ranks (processes of a distributed job).
+    Layer normalisation is that of Ba et al., arXiv:1607.06450, and GraphNorm that of Cai et al.,
+    arXiv:2009.03294. Each graph is normalised without regard to the others. HydraGNN normalises
+    over the batch, so what a network learns depends on how a batch is divided among ranks
+    (processes of a distributed job).
 
     Parameters
     ----------
@@ -148,9 +153,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation(name: str) -> nn.Module:
-    """Return a new activation module; ``name`` is HydraGNN's name, a key of ``ACTIVATIONS``.
+    """Return a new module of the activation function that HydraGNN calls ``name``.
 
-    Each `prelu` has a trainable slope of its own.
+    The names are the keys of ``ACTIVATIONS``. Each `prelu` has a trainable slope of its own.
     """
     return ACTIVATIONS[name]()
 
@@ -163,7 +168,7 @@ def hidden_layers(widths: Sequence[int], name: str) -> nn.Sequential:
     Parameters
     ----------
     widths
-        Input width, then the width of each layer.
+        Width of the input, then the width of each layer.
     name
         HydraGNN's name of the activation.
     """
@@ -195,7 +200,7 @@ if TYPE_CHECKING:
 
 
 class EdgeReader(nn.Module):
-    """Reader of edge features: basis functions of the length, and attributes.
+    """Reader of the features of edges: basis functions of the length, and other attributes.
 
     Small networks, such as filters, take these features as input. If the length is the only input,
     networks run at the knots of a spline, which is interpolated to the edges.
@@ -231,7 +236,7 @@ class EdgeReader(nn.Module):
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
     def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
-        """Return an evaluator, which applies networks to the features of a batch's edges.
+        """Return an object that applies small networks to the features of a batch's edges.
 
         It multiplies each network's output by ``factor`` [n_edges, 1], unless ``factor`` is None.
         """
@@ -250,7 +255,9 @@ class EdgeReader(nn.Module):
 
 @dataclass(frozen=True)
 class EdgeFunctions:
-    """Evaluator that applies networks to edge features, or at spline knots if these are lengths.
+    """Evaluator of small networks on a batch's edge features, at every edge or by a spline.
+
+    If the length is the only feature, a network runs at the spline's knots.
 
     Attributes
     ----------
@@ -268,14 +275,14 @@ class EdgeFunctions:
     factor: Tensor | None
 
     def of(self, network: nn.Module) -> Tensor:
-        """Return the output of a network at every edge [n_edges, width], times the factor."""
+        """Return a network's output at every edge [n_edges, width], times the factor."""
         if self.interpolation is None:
             values: Tensor = network(self.features)
             return values if self.factor is None else values * self.factor
         return self.interpolation(self.at_knots(network))
 
     def at_knots(self, network: nn.Module) -> Tensor:
-        """Return the output of a network at the knots [n_knots, width], without the factor."""
+        """Return a network's output at the spline's knots [n_knots, width], without the factor."""
         # bfloat16 would round away the differences between neighbouring knots, which make the
         # forces. There are so few knots that the precision costs no time.
         with without_autocast(self.features.device.type):
@@ -284,9 +291,9 @@ class EdgeFunctions:
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Context manager: operations inside it keep their operands' precision, even under autocast.
+    """Return a context manager in which operations keep their operands' precision.
 
-    ``device`` is a type of device, such as ``cuda``.
+    Autocast is switched off inside it. ``device`` is a type of device, such as ``cuda``.
     """
     available = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
@@ -312,7 +319,7 @@ def gaussian_reader(
 
 
 class Join(nn.Module):
-    """Sum of a linear map of node or pooled features and one of the features of their graph.
+    """Sum of two linear maps: of node or pooled features, and of the features of their graph.
 
     The conditioning modes `concat_node` and `fuse_pool` use it.
 
@@ -386,7 +393,7 @@ def pack_exact(values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
 
 
 def pack_by_branch(rows: Sequence[Sequence[float]]) -> Tensor:
-    """Return one row of numbers per branch (heads of one data set), packed by :func:`pack_exact`.
+    """Pack rows of numbers, one per branch (heads of one data set), by :func:`pack_exact`.
 
     The shape of the result is [n_branches, d], or [d] for a single branch.
     """
@@ -394,14 +401,16 @@ def pack_by_branch(rows: Sequence[Sequence[float]]) -> Tensor:
 
 
 def of_branch(values: Tensor, branch: Tensor | None) -> Tensor:
-    """Return the values of each row's branch [n, d], or ``values`` [d] itself for a single branch.
+    """Return for each graph or atom the values of its branch (heads of one data set), [n, d].
+
+    For a single branch the result is ``values`` [d] itself.
 
     Parameters
     ----------
     values
         Values by branch [n_branches, d], or [d] for a single branch.
     branch
-        Index of the branch of each row, int64 [n]; None if there is only one branch.
+        Index of each graph's or atom's branch, int64 [n]; None if there is only one branch.
     """
     return values if branch is None else values.index_select(0, branch)
 

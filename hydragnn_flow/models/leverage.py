@@ -21,15 +21,20 @@ _RIDGE = 1e-6
 class Leverage(nn.Module):
     """Leverage of structures in a linear regression on the features that a network has learnt.
 
-    A structure's features are the means over its atoms of the features that the output heads read,
-    and, if nodes are atoms, of their packing: the sums of x⁻³, x⁻⁶ and x⁻⁹ over the neighbours. The
-    distance x of two atoms is in units of the sum of their covalent radii, and at least 0.5. The
-    leverage is ``zᵀ C⁻¹ z / k`` with the k features z minus their means, and their covariance C, in
-    the training data, where its mean is about 1. New structures have more, much more if there are
-    fewer training structures than features. The variance of the regression's prediction grows in
-    proportion. It is the last-layer prediction rigidity of Bigi, Chong, Ceriotti and Grasselli
-    (Mach. Learn.: Sci. Technol. 5, 045018 (2024)) with a packing, without which crystals that are
-    strongly compressed or expanded have too little.
+    It says how far the network extrapolates to a structure. A structure's features are the means
+    over its atoms of the features that the output heads read, and, if nodes are atoms, of their
+    packing: the sums of x⁻³, x⁻⁶ and x⁻⁹ over the neighbours. The distance x of two atoms is in
+    units of the sum of their covalent radii, and at least 0.5.
+
+    The leverage is ``zᵀ C⁻¹ z / k``, where z are the k features minus their means, and C is their
+    covariance. Means and covariance are those of the training data, where the mean leverage is
+    about 1. New structures have a larger leverage, and a much larger one if there are fewer
+    training structures than features. The variance of the regression's prediction grows in
+    proportion to the leverage.
+
+    The method is the last-layer prediction rigidity of Bigi, Chong, Ceriotti and Grasselli (Mach.
+    Learn.: Sci. Technol. 5, 045018 (2024)), with the packing added. Without the packing, crystals
+    that are strongly compressed or expanded have too small a leverage.
 
     Until it is fitted, a call returns the features.
 
@@ -56,7 +61,7 @@ class Leverage(nn.Module):
     def of(
         cls, atoms: bool, state: Mapping[str, Tensor], device: torch.device | str = "cpu"
     ) -> Leverage | None:
-        """Return the leverage whose :attr:`state` this is, on a device; None for an empty one."""
+        """Return a fitted leverage on a device, from its :attr:`state`; None for an empty state."""
         if not state:
             return None
         leverage = cls(atoms)
@@ -69,7 +74,7 @@ class Leverage(nn.Module):
         return {"mean": self.mean.cpu(), "whitening": self.whitening.cpu()}
 
     def fit(self, moments: Tensor) -> None:
-        """Fit the leverage to training structures.
+        """Fit the leverage: set its mean and whitening matrix from the training structures.
 
         Parameters
         ----------
@@ -95,12 +100,14 @@ class Leverage(nn.Module):
     def forward(self, nodes: Tensor, batch: GraphBatch) -> Tensor:
         """Return the leverage of each structure ``[n_graphs, 1]``, float64.
 
+        Before :meth:`fit` the result is their features ``[n_graphs, k]``.
+
         Parameters
         ----------
         nodes
             Features of each atom that the output heads read, ``[n_atoms, d]``.
         batch
-            Batch of the atoms.
+            Batch of graphs that the atoms belong to.
         """
         described = nodes.detach().double()
         if self.atoms:

@@ -70,7 +70,7 @@ class Encoder(nn.Module):
         return self.layers(nodes, geometry), geometry
 
     def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
-        """Return edges, edge vectors and further inputs of layers for a batch.
+        """Return the geometry of a batch: edges, their vectors [Å], and further inputs of layers.
 
         Atoms are at ``positions`` [n_atoms, 3] in Å, not at those in the batch.
         """
@@ -103,7 +103,10 @@ class Model(nn.Module):
         self.leverage: Leverage | None = None
 
     def levered(self, nodes: Tensor, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the output :data:`.LEVERAGE`, if the model has a leverage.
+        """Return each structure's leverage [n_graphs, 1], under its output name :data:`.LEVERAGE`.
+
+        The leverage says how far the network extrapolates. The result is empty if the model has
+        none.
 
         ``nodes`` are the features of each atom that the output heads read, ``[n_atoms, d]``.
         """

@@ -19,7 +19,7 @@ from hydragnn_flow.models.model import Encoder, HydraModel, Model
 
 
 class PotentialNoise(nn.Module):
-    """Standard deviations of the noise of energies and forces, from features of atoms.
+    """Heads for the noise (standard deviations) of a potential's energies and forces.
 
     The noise of an energy is that of independent atoms, ``√Σ σ²``. The three components of a force
     share one deviation, so it does not depend on the frame. Gradients do not flow into the
@@ -30,8 +30,8 @@ class PotentialNoise(nn.Module):
     heads
         Heads that return one number per atom for each target.
     scales
-        Standard deviation for a softplus of one, by target and then by branch: `energy` [eV] or
-        `forces` [eV/Å].
+        Standard deviation where the softplus of a head's output is one, by target and then by
+        branch: `energy` in the store's unit of energy, such as eV, or `forces` in this unit per Å.
     """
 
     def __init__(self, heads: BranchedHeads, scales: Mapping[str, Sequence[float]]) -> None:
@@ -45,10 +45,11 @@ class PotentialNoise(nn.Module):
     def forward(
         self, nodes: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return standard deviations by output name, for the targets that have ``scales``.
+        """Return the standard deviations of the noise of energies and forces, by output name.
 
-        The deviation of the energy is [n_graphs, 1] in eV, float64; that of forces is [n_atoms, 3]
-        in eV/Å. ``branch`` is the index of each atom's branch, int64 [n_atoms], or None.
+        Only targets that have ``scales`` are returned. The deviation of the energy is [n_graphs, 1]
+        in the store's unit of energy, such as eV, float64; that of forces is [n_atoms, 3] in this
+        unit per Å. ``branch`` is the index of each atom's branch, int64 [n_atoms], or None.
         """
         found = {}
         outputs = self.heads(nodes.detach(), geometry, branch)
@@ -71,9 +72,11 @@ class EnergyUnits:
     Attributes
     ----------
     scales
-        Energy [eV] that an output of 1 means, by branch (heads of one data set).
+        Energy that an output of 1 means, by branch (heads of one data set), in the store's unit of
+        energy, such as eV.
     element_energies
-        Reference energy [eV] by branch and atomic number; zero for a missing atomic number.
+        Reference energy by branch and atomic number, in the same unit; zero for a missing atomic
+        number.
     number_column
         Index of the node feature with the atomic number.
     """
@@ -84,7 +87,7 @@ class EnergyUnits:
 
 
 class Potential(Model):
-    """Base class of potentials: ``energy = scale * output + Σ element_energies[Z]``.
+    """Base class of interatomic potentials: ``energy = scale * output + Σ element_energies[Z]``.
 
     Scale and element energies belong to the branch (heads of one data set) of a graph. The second
     term, which can be thousands of eV, is added in float64, so that the first term loses no digits.
@@ -97,7 +100,7 @@ class Potential(Model):
     """True if the stress is computed too, for which the graphs need the key ``cell``."""
 
     def keep_units(self, units: EnergyUnits) -> None:
-        """Store scales and reference energies in buffers that stay float64."""
+        """Store energy scales and reference energies as buffers that stay float64."""
         self.n_branches = len(units.scales)
         self.number_column = units.number_column
         self.register_buffer("scale", pack_by_branch([[scale] for scale in units.scales]))
@@ -108,7 +111,10 @@ class Potential(Model):
         self.register_buffer("element_energies", pack_by_branch(energies))
 
     def references(self, batch: GraphBatch) -> Tensor:
-        """Return the sum of reference energies in each graph, [n_graphs, 1] in eV, float64."""
+        """Return the sum of the atoms' reference energies in each graph, [n_graphs, 1].
+
+        It is in the store's unit of energy, such as eV, float64.
+        """
         numbers = batch.x[:, self.number_column].long()
         branch = branch_of_graph(batch, self.n_branches)
         if branch is not None:  # the tables of the branches are concatenated
@@ -118,9 +124,10 @@ class Potential(Model):
 
 
 class PotentialModel(HydraModel, Potential):
-    """Potential with an energy ``Σ scale * ε(node features) + Σ element_energies[Z]`` over atoms.
+    """Interatomic potential whose energy is a sum over atoms, with forces and stress as gradients.
 
-    Scale and element energies belong to the branch (heads of one data set) of a graph. The first
+    The energy is ``Σ scale * ε(node features) + Σ element_energies[Z]`` over the atoms of a graph.
+    Scale and element energies belong to the branch (heads of one data set) of the graph. The first
     sum is computed in the precision of the parameters, the second in float64.
 
     A graph head acts on each atom before the sum, like a node head. HydraGNN applies it to the sum
@@ -155,11 +162,12 @@ class PotentialModel(HydraModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
+        """Return energies [n_graphs, 1], float64, and forces [n_atoms, 3] of a batch of graphs.
 
-        If asked for, also ``stress`` [n_graphs, 6] in eV/Å³, in Voigt order and with ASE's sign
-        (see :func:`~hydragnn_flow.models.geometry.stress_of`), and the standard deviations of
-        :class:`PotentialNoise`.
+        Energies are in the store's unit of energy, such as eV, and forces in this unit per Å. If
+        asked for, ``stress`` [n_graphs, 6] in this unit per Å³ is added, in Voigt order and with
+        ASE's sign (see :func:`~hydragnn_flow.models.geometry.stress_of`), and so are the standard
+        deviations of :class:`PotentialNoise`.
 
         During training gradients flow through all outputs. In evaluation mode, or with gradients
         switched off, outputs are detached. ``torch.inference_mode`` is not supported, because it
@@ -219,7 +227,7 @@ _POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
 def energy_unit(text: str) -> str | None:
-    """Return the canonical name of an energy unit in any spelling: ``hartree`` for ``Ha``.
+    """Return the canonical name of an energy unit in any spelling, such as ``hartree`` for ``Ha``.
 
     The names are ev, mev, kcal/mol, kj/mol, hartree and rydberg. The result is None for an unknown
     unit.

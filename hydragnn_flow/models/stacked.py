@@ -70,7 +70,7 @@ class StackedNetwork(nn.Module):
         self.network.register_parameter("precision", precision)
 
     def put(self, members: Sequence[Mapping[str, Tensor]]) -> None:
-        """Set the weights of all networks in place.
+        """Set the weights of all stacked networks in place.
 
         ``members`` has a dict for each network, from parameter name to tensor. Gradients flow back
         into these tensors.
@@ -82,13 +82,16 @@ class StackedNetwork(nn.Module):
             setattr(layer, attribute, torch.stack(weights))
 
     def forward(self, batch: object) -> dict[str, Tensor]:
-        """Return outputs by name for the concatenated batches, rows in the networks' order."""
+        """Compute the outputs of all networks by name, with rows in the order of the networks.
+
+        ``batch`` is the concatenation of their batches.
+        """
         outputs: dict[str, Tensor] = self.network(batch)
         return outputs
 
 
 class StackedLinear(nn.Linear):
-    """Linear layers of all networks: weight [members, inputs, outputs].
+    """Linear layers of all stacked networks; the weight is [members, inputs, outputs].
 
     The weight is transposed relative to ``nn.Linear``, so that its gradient has the same memory
     order.
@@ -97,7 +100,10 @@ class StackedLinear(nn.Linear):
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map [members * n, …, inputs] to [members * n, …, outputs]."""
+        """Apply each network's layer to its own rows, [members * n, …, inputs].
+
+        The result is [members * n, …, outputs].
+        """
         rows = input.reshape(self.members, -1, input.shape[-1])
         if self.bias is None:
             values = torch.bmm(rows, self.weight)
@@ -107,25 +113,26 @@ class StackedLinear(nn.Linear):
 
 
 class StackedFilter(Filter):
-    """PaiNN's linear maps of edge features: weight [members, inputs, width]."""
+    """PaiNN's edge filters of all stacked networks; the weight is [members, inputs, width]."""
 
     members: int
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [members * n, inputs] to [members * n, width]."""
+        """Apply each network's filter to its edges: [members * n, inputs] to [..., width]."""
         rows = features.view(self.members, -1, features.shape[1])
         return torch.bmm(rows, self.weight).flatten(0, 1)
 
 
 class StackedEmbedding(nn.Embedding):
-    """Embedding tables of all networks: weight [members, entries, width]."""
+    """Embedding tables of all stacked networks; the weight is [members, entries, width]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the rows [members * n, width] with the indices ``input`` [members * n].
+        """Look up indices ``input`` [members * n] in the tables: rows [members * n, width].
 
-        An index refers to the table of the network that its place belongs to.
+        The first n indices refer to the first network's table, the next n to the second's, and so
+        on.
         """
         all_entries = self.members * self.num_embeddings
         first = torch.arange(0, all_entries, self.num_embeddings, device=input.device)
@@ -134,26 +141,29 @@ class StackedEmbedding(nn.Embedding):
 
 
 class StackedLayerNorm(nn.LayerNorm):
-    """Layer normalisations of all networks: weight and bias [members, width]."""
+    """Layer normalisations of all stacked networks; weight and bias are [members, width]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise row by row, [members * n, width]."""
+        """Normalise each row, with the weights of its network, [members * n, width]."""
         normed = functional.layer_norm(input, self.normalized_shape, None, None, self.eps)
         rows = normed.view(self.members, -1, normed.shape[-1])
         return torch.addcmul(self.bias[:, None], rows, self.weight[:, None]).view_as(normed)
 
 
 class StackedGraphNorm(GraphNorm):  # type: ignore[misc]  # without types
-    """GraphNorms of all networks: weight, bias and mean_scale [members, width]."""
+    """GraphNorms of all stacked networks; weight, bias and mean_scale are [members, width]."""
 
     members: int
 
     def forward(
         self, x: Tensor, batch: Tensor | None = None, batch_size: int | None = None
     ) -> Tensor:
-        """Normalise graph by graph, [members * n, width]."""
+        """Normalise features graph by graph, with the weights of each graph's network.
+
+        Features are [members * n, width].
+        """
         assert batch is not None and batch_size is not None
         counts = sum_by(torch.ones_like(x[:, :1]), batch, batch_size).clamp(min=1.0)
         mean = (sum_by(x, batch, batch_size) / counts).index_select(0, batch)
@@ -169,34 +179,37 @@ class StackedGraphNorm(GraphNorm):  # type: ignore[misc]  # without types
 
 
 class StackedPReLU(nn.PReLU):
-    """PReLUs of all networks: weight [members, 1]."""
+    """PReLU activations of all stacked networks; the weight is [members, 1]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply the activation element by element, [members * n, …]."""
+        """Apply each network's activation to its rows, element by element, [members * n, …]."""
         rows = input.reshape(self.members, -1)
         return torch.where(rows < 0, rows * self.weight, rows).view_as(input)
 
 
 class StackedGINConvolution(GINConvolution):
-    """GIN convolutions of all networks, with an ε for each network [members, 1]."""
+    """GIN convolutions of all stacked networks, with an ε for each network [members, 1]."""
 
     members: int
 
     def own(self, nodes: Tensor) -> Tensor:
-        """Compute (1 + ε) times the atoms' features [members * n, width]."""
+        """Compute (1 + ε) times each atom's own features [members * n, width].
+
+        ε is that of the atom's network.
+        """
         rows = nodes.view(self.members, -1, nodes.shape[1])
         return ((1.0 + self.epsilon[:, None]) * rows).view_as(nodes)
 
 
 class StackedKnots(Knots):
-    """Knots of all networks, concatenated [members * n_knots, 1]."""
+    """Spline knots of all stacked networks, concatenated [members * n_knots, 1]."""
 
     members: int
 
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
-        """Return an interpolation at edges, in which each network's edges read its own knots."""
+        """Return a spline interpolation in which each network's edges read its own knots."""
         one = super().forward(lengths, factor)
         all_knots = self.lengths.shape[0]
         knots = all_knots // self.members

@@ -38,7 +38,7 @@ _MEMORY = Prior(noise=0.05, counts=4, common=0.05, terms=(0.01,), kinds=0.05)
 
 @dataclass(frozen=True)
 class Gcd:
-    """Speed and memory of one GCD; on a laptop, of one CPU slot."""
+    """Speed and memory of one GCD: a device as torch counts it, or on a laptop a CPU slot."""
 
     memory_gib: float
     """Memory a segment may use [GiB]."""
@@ -69,7 +69,10 @@ class Gcd:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of one training step, counted from the network and the size of its batch."""
+    """Work of one training step: FLOPs, bytes, kernel launches and memory of a network.
+
+    It is counted from the network and the size of its batch.
+    """
 
     flops: float
     bytes: float
@@ -108,7 +111,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Predicted time and memory of a segment."""
+    """Predicted time and memory of a segment (one stretch of training, sent as one job)."""
 
     seconds: float
     """Median of the predicted time, summed over the segment's GCDs [s]."""
@@ -131,7 +134,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Taken:
-    """Measured cost of a segment that ran to its end, with the counted work of its steps."""
+    """Measured cost of a segment (job of training) that ran to its end, with the work of a step."""
 
     work: Work
     """Counted work of one training step."""
@@ -155,12 +158,12 @@ class Taken:
 
     @property
     def is_pack(self) -> bool:
-        """True if ``together`` is at least 1.5: the segment shared its GCD most of the time."""
+        """True if the segment shared its GCD most of the time: ``together`` is at least 1.5."""
         return self.together >= 1.5
 
     @property
     def is_sound(self) -> bool:
-        """True if all values are finite and possible."""
+        """True if all measured values are finite and possible."""
         work, memory = self.work, 1.0 if self.memory is None else self.memory
         positive = (self.steps, self.step_seconds, self.seconds, self.together, self.width, memory)
         others = (work.flops, work.update_flops, work.bytes, work.launches, work.parameter_bytes)
@@ -170,7 +173,7 @@ class Taken:
 
 
 class Sharing(NamedTuple):
-    """Speed of segments that share a GCD (co-located), as far as it is known."""
+    """Knowledge of whether segments that share a GCD (device) are faster than one after another."""
 
     is_known: bool
     """True if enough segments were measured, both co-located and alone."""
@@ -180,7 +183,7 @@ class Sharing(NamedTuple):
 
 @dataclass(frozen=True)
 class Experience:
-    """Measurements that a cost model has learnt from, as they are kept in a file."""
+    """Measurements of segments that a cost model has learnt from, as they are kept in a file."""
 
     segments: dict[str, list[Taken]]
     """Recent segments that had their GCDs to themselves, by message-passing type, newest last."""
@@ -215,7 +218,7 @@ class Experience:
 
     @property
     def sound(self) -> Experience:
-        """These measurements, without those that are not finite or not possible."""
+        """These measurements, without values that are infinite, NaN or impossible."""
         return replace(
             self,
             segments=_kept(self.segments, lambda taken: taken.is_sound),
@@ -269,7 +272,7 @@ class CostModel:
 
     @property
     def process_gib(self) -> float:
-        """Upper bound of the memory that a process takes before it has a model [GiB]."""
+        """Upper bound of the memory of a trainer process before it has a model [GiB]."""
         return self.experience.process_gib
 
     def estimate(
@@ -283,7 +286,7 @@ class CostModel:
         epochs: int = 0,
         evaluated: float = 0.0,
     ) -> Estimate:
-        """Predict the time and memory of a segment.
+        """Predict the time and memory of a segment (job of training).
 
         Parameters
         ----------
@@ -334,7 +337,7 @@ class CostModel:
 
     @property
     def sharing(self) -> Sharing:
-        """Slowdown of segments that share a GCD, as far as it is known.
+        """Knowledge from the measurements of whether it pays that segments share a GCD (device).
 
         A step of each of *n* such segments takes n^a times as long as alone. Sharing does not pay
         if the power *a* is surely above 1.
@@ -348,7 +351,7 @@ class CostModel:
         return Sharing(is_known, pays=not (is_known and is_worse))
 
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
-        """Learn from a measured segment that finished all of its work.
+        """Correct the predictions by the measured cost of a segment that finished all its work.
 
         Parameters
         ----------
@@ -370,7 +373,7 @@ class CostModel:
         self._add("packs" if taken.is_pack else "segments", kind, taken)
 
     def observe_memory(self, kind: str, ratio: float) -> None:
-        """Learn from a measured peak of memory, or from an amount that was too small for a segment.
+        """Correct predictions of memory by a measured peak, or by an amount that was too small.
 
         Parameters
         ----------
@@ -389,19 +392,20 @@ class CostModel:
         self._new += 1
 
     def observe_process(self, peak_gib: float) -> None:
-        """Lower the estimate of the memory that a process takes without a network.
+        """Lower the estimate of the memory of a trainer process before it has a network.
 
-        It cannot exceed ``peak_gib``, the measured peak of a process with a network [GiB].
+        The estimate becomes at most 1.1 times ``peak_gib``, the measured peak of a process with a
+        network [GiB].
         """
         # Processes differ by a tenth before they have a model.
         self.recall(Experience({}, {}, [], 1.1 * peak_gib))
 
     def observe_rest(self, watts: float) -> None:
-        """Keep the power of a node outside its segments [W] for later campaigns."""
+        """Record the power of a node outside its segments [W], for later campaigns."""
         self.experience = replace(self.experience, rest_watts=watts)
 
     def recall(self, earlier: Experience) -> None:
-        """Learn from another model's measurements, as if made before this model's own.
+        """Learn from another cost model's measurements, as if made before this model's own.
 
         Parameters
         ----------
@@ -503,7 +507,10 @@ def _net_bytes(work: Work) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Moments of the sizes of graphs; a size is a number of atoms, or of edges."""
+    """Statistics of the sizes of graphs: mean, standard deviation, skewness and largest.
+
+    A size is a number of atoms, or of edges.
+    """
 
     mean: float
     deviation: float
@@ -512,16 +519,17 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64]) -> Sizes:
-        """Compute the moments from the size of each graph [n_graphs]."""
+        """Compute the statistics from the size of each graph [n_graphs], in atoms or edges."""
         mean, deviation = float(sizes.mean()), float(sizes.std())
         skewness = float((((sizes - mean) / (deviation or 1.0)) ** 3).mean())
         return cls(mean, deviation, skewness, float(sizes.max()))
 
     def largest_batch(self, graphs: float) -> float:
-        """Return the size of the largest of some thousand random batches over the mean size.
+        """Estimate the ratio of the largest batch to the mean batch, in size (atoms or edges).
 
-        It is the quantile of a sum to second order at 3.5 standard deviations (Cornish and Fisher,
-        Rev. Inst. Int. Stat. 5, 307 (1938)).
+        The largest batch is that of some thousand random batches: its size is the quantile of a sum
+        to second order at 3.5 standard deviations (Cornish and Fisher, Rev. Inst. Int. Stat. 5, 307
+        (1938)).
 
         Parameters
         ----------

@@ -34,7 +34,7 @@ class Host(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """One GCD: the name of its node, and its position there."""
+    """Position of one GCD (device): the name of its node, and its index there."""
 
     node: str
     gcd: int
@@ -43,7 +43,7 @@ class Spot(NamedTuple):
 
 @dataclass(eq=False)
 class Resident:
-    """Running segment, with the GCDs that it occupies."""
+    """Running segment (job of training), with the GCDs (devices) that it occupies."""
 
     spots: Sequence[Spot]
     busy: float
@@ -79,7 +79,7 @@ class _Gcd:
 
 @dataclass(eq=False)
 class Node:
-    """Node of the :class:`Fleet`, with the segments on its GCDs."""
+    """Node of the :class:`Fleet`, with the segments (jobs of training) on its GCDs (devices)."""
 
     host: Host
     gcds: list[_Gcd]
@@ -90,7 +90,7 @@ class Node:
     """True if the node is reserved for a segment that needs several GCDs."""
 
     def ends(self, now: float) -> list[float]:
-        """Return the expected time until each busy GCD of the node is idle [s]."""
+        """Return the expected time until each busy GCD (device) of the node is idle [s]."""
         return [
             max(resident.remaining(now) for resident in gcd.residents)
             for gcd in self.gcds
@@ -98,14 +98,14 @@ class Node:
         ]
 
     def empty(self) -> Iterator[Spot]:
-        """Yield the idle GCDs of the node."""
+        """Yield the positions of the idle GCDs (devices) of the node."""
         for position, gcd in enumerate(self.gcds):
             if not gcd.residents:
                 yield Spot(self.host.name, position)
 
 
 class Fleet:
-    """GCDs of a campaign's nodes, with the segments on each and their expected ends.
+    """GCDs (devices) of a campaign's nodes, with the segments on each and their expected ends.
 
     The time that a change takes does not depend on the number of running segments.
 
@@ -141,11 +141,11 @@ class Fleet:
 
     @property
     def nodes(self) -> Iterable[Node]:
-        """Nodes that take work."""
+        """Nodes of the fleet that take new segments (jobs of training)."""
         return (node for node in self._nodes.values() if node.takes_work)
 
     def update(self, hosts: Sequence[Host]) -> None:
-        """Replace the nodes that take jobs; segments on other nodes continue."""
+        """Set the nodes that take jobs from now on; segments on other nodes continue."""
         if hosts == self._hosts:
             return
         coming = {host.name: host for host in hosts}
@@ -164,7 +164,7 @@ class Fleet:
     def begin(
         self, spots: Sequence[Spot], estimate: Estimate, until: float, now: float, *, alone: bool
     ) -> Resident:
-        """Register a segment as running on some GCDs; return its record.
+        """Register a segment (job of training) as running on given GCDs; return its record.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Fleet:
         return resident
 
     def end(self, resident: Resident, spots: Sequence[Spot], now: float) -> None:
-        """Remove a segment from ``spots``, the ones of its GCDs on which it has ended."""
+        """Remove a segment from those of its GCDs (devices), ``spots``, on which it has ended."""
         for spot in spots:
             gcd = self._nodes[spot.node].gcds[spot.gcd]
             gcd.count(now)
@@ -195,7 +195,7 @@ class Fleet:
             self._forget(self._nodes[spot.node])
 
     def together(self, resident: Resident, now: float) -> float:
-        """Return the mean number of segments on a segment's first GCD while it ran.
+        """Return the mean number of segments on a segment's first GCD (device) while it ran.
 
         The segment itself counts, so 1 means that it was alone. Call it before :meth:`end` removes
         the segment.
@@ -212,11 +212,11 @@ class Fleet:
         return self._nodes[node].host.ends
 
     def longest(self, now: float) -> float:
-        """Return the expected time until all GCDs are idle [s]; 0 if they are."""
+        """Return the expected time until all GCDs (devices) are idle [s]; 0 if they are."""
         return max((end for node in self.nodes for end in node.ends(now)), default=0.0)
 
     def fullest(self, width: int, seconds: float, now: float) -> Node | None:
-        """Find the node with the fewest idle GCDs that still has ``width`` of them.
+        """Find the node with the fewest idle GCDs (devices) that still has ``width`` of them.
 
         Equally full nodes are ranked by their block (batch job): the fewest idle GCDs come first.
         Reserved nodes are left out, and nodes whose batch job ends too early for a segment of
@@ -231,14 +231,15 @@ class Fleet:
         return None
 
     def whole(self) -> dict[str, list[Node]]:
-        """Return the nodes whose GCDs are all idle and not reserved, by block (batch job)."""
+        """Return the unreserved nodes whose GCDs (devices) are all idle, by block (batch job)."""
         return {block: [*nodes.values()] for block, nodes in self._by_free[self.size].items()}
 
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
-        """Find a busy GCD that a segment of one GCD can join, with as few segments as possible.
+        """Find a busy GCD (device) that a segment of one GCD can join; None if there is none.
 
-        The GCD's memory and idle time suffice by ``estimate``, and its node lasts long enough for a
-        segment of ``seconds``. None if there is no such GCD, or sharing does not pay.
+        It is one with as few segments as possible. The GCD's memory and idle time suffice by
+        ``estimate``, and its node lasts long enough for a segment of ``seconds``. There is none if
+        sharing does not pay.
         """
         if not self.sharing_pays:
             return None
@@ -260,11 +261,11 @@ class Fleet:
 
     @property
     def may_share(self) -> bool:
-        """True if another segment might find room on a busy GCD."""
+        """True if another segment (job of training) might find room on a busy GCD (device)."""
         return self.sharing_pays and any(self._shared.values())
 
     def keep(self, nodes: Iterable[Node], is_kept: bool) -> None:
-        """Reserve nodes for one segment (``is_kept``), or release them."""
+        """Reserve nodes for one segment if ``is_kept`` is True, else end their reservation."""
         for node in nodes:
             self._unlist(node)
             node.is_kept = is_kept
@@ -344,7 +345,7 @@ def _level(busy: float) -> int:
 
 @dataclass(frozen=True)
 class Power:
-    """Power of the GCDs that run segments, and of the rest of their nodes."""
+    """Mean power of GCDs (devices) that run segments, and of the rest of their nodes [W]."""
 
     gcd_watts: float
     """Mean power of a GCD that runs segments [W]."""
@@ -365,7 +366,7 @@ class Power:
 
 
 def measured_power(experiences: Iterable[Experience]) -> Power | None:
-    """Compute the power from segments with counted energy; None if there are none.
+    """Compute the power of GCDs and nodes from segments with counted energy; None without any.
 
     A segment that shared its GCD counts with its share of the GCD's energy and time.
 

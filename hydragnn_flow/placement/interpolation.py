@@ -31,7 +31,9 @@ _COUNTED = (
 
 
 class WorkInterpolation:
-    """Estimator of the work of a step: counts networks until interpolation is accurate enough.
+    """Estimator of the work (FLOPs, bytes, kernel launches) of a network's training step.
+
+    It counts the work exactly until interpolation between counted networks is accurate enough.
 
     Parameters
     ----------

@@ -13,12 +13,13 @@ from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 
 
 class Room:
-    """Idle GCDs to assign to segments, so that the communicating GCDs of a segment are close.
+    """Idle GCDs (devices) of all nodes, which are given out to segments (jobs of training).
 
-    A segment of one GCD goes to the node with the fewest idle GCDs, so that whole nodes stay for
-    others. A segment of several GCDs goes to one node. A segment wider than a node goes to whole
-    nodes of one block (batch job), or of several blocks if it is wider than a block. No segment
-    goes to a node whose batch job ends before the segment could make progress.
+    GCDs of one segment are close to each other, since they communicate. A segment of one GCD goes
+    to the node with the fewest idle GCDs, so that whole nodes stay for others. A segment of several
+    GCDs goes to one node. A segment wider than a node goes to whole nodes of one block (batch job),
+    or of several blocks if it is wider than a block. No segment goes to a node whose batch job ends
+    before the segment could make progress.
 
     Parameters
     ----------
@@ -37,11 +38,11 @@ class Room:
 
     @property
     def free(self) -> int:
-        """Number of idle GCDs that can still be assigned."""
+        """Number of idle GCDs (devices) that can still be assigned."""
         return int(min(self._fleet.free, self._most - self._taken))
 
     def take(self, width: int, seconds: float) -> list[Spot] | None:
-        """Assign idle GCDs to a segment.
+        """Assign idle GCDs (devices), close to each other, to a segment (job of training).
 
         Parameters
         ----------
@@ -65,14 +66,14 @@ class Room:
         return spots
 
     def join(self, estimate: Estimate, seconds: float) -> Spot | None:
-        """Find a busy GCD that a segment of one GCD can join; None if there is none.
+        """Find a busy GCD (device) that a segment of one GCD can share; None if there is none.
 
         ``seconds`` is the expected time of the segment [s].
         """
         return self._fleet.shared(estimate, seconds, self._now)
 
     def reserve(self, width: int, is_late: bool) -> None:
-        """Reserve GCDs for a segment that cannot start now, unless the room has a reservation.
+        """Reserve GCDs (devices) for a segment that cannot start now, unless some are reserved.
 
         Parameters
         ----------
@@ -108,7 +109,7 @@ class Room:
         self._fleet.keep(best.nodes, is_kept=True)
 
     def close(self) -> None:
-        """Release the reserved GCDs, if there are any."""
+        """Release the GCDs (devices) that were reserved for a segment, if there are any."""
         if self._kept is not None:
             self._fleet.keep(self._kept.nodes, is_kept=False)
             self._kept = None
@@ -206,7 +207,7 @@ _Same = TypeVar("_Same", bound="Placeable")
 
 @dataclass(frozen=True, kw_only=True)
 class Placeable:
-    """Segment that is ready to run, with the properties that its placement depends on."""
+    """Segment (job of training) that is ready to run, with what decides where it is placed."""
 
     estimate: Estimate
     """Predicted cost; its ``seconds`` are summed over the GCDs."""
@@ -222,7 +223,10 @@ class Placeable:
     """Versions of the segment on more GCDs, used if that many are idle; the widest last."""
 
     def shapes(self: _Same) -> list[_Same]:
-        """Return the versions of the segment on more GCDs, the widest first, then the segment."""
+        """Return the segment's version for each number of GCDs (devices) it may use, widest first.
+
+        The segment itself is the last.
+        """
         return [*reversed(self.wider), self]
 
     @property
@@ -236,7 +240,7 @@ Segment = TypeVar("Segment", bound=Placeable)
 
 @dataclass(frozen=True)
 class Placement(Generic[Segment]):
-    """Segment that starts now, with the GCDs it was given."""
+    """Segment (job of training) that starts now, with the GCDs (devices) it was given."""
 
     segment: Segment
     resident: Resident
@@ -251,7 +255,7 @@ def place(
     *,
     may_join: bool = True,
 ) -> tuple[list[Placement[Segment]], list[Segment]]:
-    """Choose the segments that start now, and put them on GCDs of the fleet.
+    """Choose the segments (jobs of training) that start now, and assign GCDs (devices) to them.
 
     Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
     (1969)). Each gets an idle GCD, or as many neighbouring ones as it may have. When none is left,
@@ -335,5 +339,5 @@ def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Seg
 
 
 def too_large(estimate: Estimate, gcd: Gcd) -> bool:
-    """Return whether a segment is expected not to fit in a GCD's memory even alone."""
+    """Return whether a segment is expected to exceed the memory of a GCD (device) even alone."""
     return estimate.memory_gib > gcd.memory_gib

@@ -30,7 +30,10 @@ _SHARPNESS = 8
 
 @dataclass(frozen=True)
 class Prior:
-    """Standard deviations before any observation, all of logarithms."""
+    """Prior of a :class:`Regression` of times: standard deviations before any observation.
+
+    All are standard deviations of logarithms.
+    """
 
     noise: float
     """Deviation of one observation from the value of its kind and terms."""
@@ -48,7 +51,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Case:
-    """Variables that a time depends on: its kind, terms and conditions."""
+    """Variables on which an observed or predicted time depends: its kind, terms and conditions."""
 
     kind: str
     terms: tuple[float, ...]
@@ -74,14 +77,16 @@ class Expected:
 
 
 class Regression:
-    """Posterior distribution of times, given some observations.
+    """Bayesian regression that predicts a time, such as a training step's, from observed times.
+
+    A time is a sum of terms, each at a rate that is guessed and then corrected.
 
     Parameters
     ----------
     prior
         Standard deviations before any observation.
     powers
-        Number of conditions of each case.
+        Number of conditions of each case (influences with a power).
     seen
         Observed cases, and their times [s].
     hidden
@@ -114,7 +119,7 @@ class Regression:
         self._fit(seen)
 
     def expect(self, case: Case) -> Expected:
-        """Predict the time of a case.
+        """Predict the time of a case, as a distribution of its logarithm.
 
         The driver asks for the same cases again and again, so recent answers are cached.
         """
@@ -125,9 +130,10 @@ class Regression:
         return self._known[case]
 
     def power(self, condition: int) -> tuple[float, float, float]:
-        """Return the median, scale and degrees of freedom of a condition's power.
+        """Return the median, scale and degrees of freedom of the power of a condition.
 
-        They are those of Student's distribution. ``condition`` is the position in
+        A time is proportional to the condition, such as the number of segments on the GCD, to this
+        power. The values are those of Student's distribution. ``condition`` is the position in
         :attr:`Case.conditions`.
         """
         place = self._powers.start + condition
@@ -216,7 +222,7 @@ class Regression:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's distribution with ``freedom`` degrees of freedom."""
+    """Return a quantile of Student's distribution with ``freedom`` degrees of freedom."""
     from scipy.special import stdtrit  # whose import takes a quarter of a second
 
     return float(stdtrit(freedom, probability))

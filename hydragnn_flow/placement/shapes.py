@@ -23,9 +23,9 @@ Shapes = Callable[[Segment], Sequence[Segment]]
 
 
 def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
-    """Yield useful numbers of GCDs for a segment, in increasing order.
+    """Yield the numbers of GCDs (devices) that may be given to a segment, in increasing order.
 
-    They are powers of two within a node, then the GCDs of one, two, four nodes and so on.
+    The numbers are powers of two within a node, then the GCDs of one, two, four nodes and so on.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
 def widened(
     ready: Sequence[Segment], gcds: int, shapes: Shapes[Segment], enough: float = 0.0
 ) -> list[Segment]:
-    """Let segments have more than one GCD, so that the last of them ends as early as possible.
+    """Let segments have several GCDs (devices), so that the last segment ends as soon as possible.
 
     Repeatedly the segment that would end last gets its next larger number of GCDs. Where too few
     GCDs are left for that, the segment that would end next to last gets more, and so frees its GCDs
@@ -61,7 +61,7 @@ def widened(
     gcds
         Number of GCDs for all ready segments together.
     shapes
-        Function that returns the versions of a segment on more GCDs.
+        Function that returns the versions of a segment by number of GCDs, itself first.
     enough
         Time for which other segments will run anyway [s]; no ready segment needs to end earlier.
 
@@ -108,9 +108,9 @@ def to_place_anew(
     fleet: Fleet,
     now: float,
 ) -> list[Resident]:
-    """Choose running segments that stop at a checkpoint and continue on more GCDs.
+    """Choose running segments that are to stop at a checkpoint and continue on more GCDs (devices).
 
-    It applies when GCDs are idle and no segment is ready. The segment that would end last is
+    Call it when GCDs are idle and no segment is ready. The segment that would end last is
     considered first. Each chosen one may get as many GCDs as are idle, its own included. Segments
     that surely end before the last of the chosen ones are left alone.
 
@@ -119,7 +119,7 @@ def to_place_anew(
     at_work
         Running segments that may have more GCDs.
     times
-        Function that returns the time of a whole segment for each number of GCDs it may have.
+        Function that returns the time of a whole segment [s] for each number of GCDs it may have.
     fleet
         GCDs of the campaign.
     now
@@ -148,7 +148,9 @@ def to_place_anew(
 
 
 def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
-    """Choose co-located segments to stop at a checkpoint; for use if sharing a GCD does not pay.
+    """Choose segments that share a GCD (device) and are to stop at a checkpoint.
+
+    Call this if sharing a GCD does not pay.
 
     On each shared GCD the segment that would end last continues. So do segments that started less
     than a minute ago, or should end within a minute.

@@ -49,7 +49,7 @@ class TargetValues(NamedTuple):
         return self.table["graph_id"].nunique()
 
     def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
-        """Return the target divided by the number of atoms of each structure, eV as meV/atom.
+        """Return the values divided by the number of atoms of each structure, eV as meV/atom.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class TargetValues(NamedTuple):
 
 
 def targets_of(table: pd.DataFrame) -> list[TargetValues]:
-    """Return the targets of a predictions table that have reference values, in the table's order.
+    """Extract the targets of a predictions table that have reference values, in its order.
 
     ``table`` is one that an ensemble writes, with its ``attrs``.
     """
@@ -169,15 +169,15 @@ def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -
 
 
 def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
-    """Draw the fraction of values inside Gaussian intervals against the fraction intended.
+    """Draw the fraction of true values inside predicted intervals against the intended fraction.
 
     Parameters
     ----------
     targets
         Values of at least one target on the test split.
     level
-        Intended coverage of the calibrated intervals. There, a diamond for each target marks the
-        fraction of values inside its intervals.
+        Intended coverage of the calibrated intervals. At this coverage, a diamond for each target
+        marks the fraction of values inside its calibrated intervals; curves are those of Gaussians.
     """
     figure = style.new_figure(9.4, 5.0)
     axes = figure.add_subplot()
@@ -248,12 +248,12 @@ def worst_structures(
 
 
 def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
-    """Return the fraction of references inside the Gaussian intervals mean ± z·std [n_intervals].
+    """Return the fraction of true values inside Gaussian intervals mean ± z·std, [n_intervals].
 
     Parameters
     ----------
     target
-        Predictions with standard deviations.
+        Values of the target, with predicted standard deviations.
     nominal
         Intended coverage of each interval, between 0 and 1 (exclusive), [n_intervals].
     """
@@ -270,7 +270,7 @@ def interval_coverage(target: TargetValues) -> float:
 
 
 def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
-    """Return root mean squares of standard deviations and of errors in bins, [n_bins] each.
+    """Bin values by predicted deviation; return root mean squares of deviation and error, [n_bins].
 
     A bin has values of similar standard deviation. There are at most ten bins, with at least five
     values in each if there are as many.
@@ -287,7 +287,7 @@ def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
 
 
 def telling(worth: Floats, most: int) -> NDArray[np.int64]:
-    """Return the indices of at most ``most`` values that are worth drawing.
+    """Choose at most ``most`` values that a figure should show, and return their indices.
 
     A third of them have the largest ``worth``; the others are spread evenly over the rest.
     """

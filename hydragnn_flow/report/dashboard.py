@@ -27,9 +27,10 @@ _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
 def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer:
-    """Return a server of a run's dashboard that already listens; ``serve_forever`` starts it.
+    """Return a web server that shows a run's trials in optuna-dashboard, but cannot change them.
 
-    The server reads new records of the study's journal as they come, and never writes to it.
+    The server already listens; ``serve_forever`` starts it. It reads new records of the study's
+    journal as they come, and never writes to it.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
 
 
 def addresses(server: WSGIServer) -> tuple[str, str]:
-    """Return the dashboard's address for a browser on this machine, and an `ssh` command.
+    """Return the dashboard's URL on this machine, and an `ssh` command to reach it from another.
 
     The command forwards the port to another machine, where the same address then works.
     """

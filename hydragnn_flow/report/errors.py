@@ -24,7 +24,7 @@ _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
-    """Return mean absolute errors with intervals: a row for the ensemble and for each member.
+    """Return a table of mean absolute errors with intervals, of the ensemble and each member.
 
     Further rows are the relative change [%] from the best single member to the ensemble, the
     fraction of values inside the ensemble's intervals, and the mean noise if heads predict it.
@@ -54,7 +54,7 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
 
 
 def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
-    """Return the ensemble's errors and coverage of intervals, a row for each data set.
+    """Return a table of the ensemble's errors and interval coverages, a row for each data set.
 
     A last row has the mean errors over data sets. The result is None if there is only one data set.
     """
@@ -86,7 +86,7 @@ def members_table(summary: Summary) -> pd.DataFrame:
 
 
 def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Return measures of predictions and their uncertainty, a row for each measure of each target.
+    """Return a table of measures of errors and error bars, a row for each measure of each target.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def measure_name(measure: str) -> str:
 
 
 def closing_table(summary: Summary) -> RenderableType:
-    """Return the tables of errors and sentences on the cost, shown at the end of a campaign."""
+    """Return tables of test errors and sentences on the cost, shown when a campaign ends."""
     structures = max((target["structures"] for target in summary["errors"].values()), default=0)
     title = f"Mean absolute errors on the test split: {structures:,} structures, 95 % intervals"
     tables = [terminal(errors_frame(summary), title)]
@@ -130,10 +130,10 @@ def closing_table(summary: Summary) -> RenderableType:
 
 
 def explained(summary: Summary) -> list[str]:
-    """Return sentences on the comparison of errors.
+    """Return sentences that explain the table of errors from :func:`errors_frame`.
 
-    The first explains the row `against`. The others name the targets on which a member errs less
-    than the ensemble.
+    The first sentence explains its row `against`. The others name the targets on which a member
+    errs less than the ensemble.
     """
     single = short_name(str(summary["best_member"]))
     sentences = [
@@ -155,7 +155,7 @@ def explained(summary: Summary) -> list[str]:
 
 
 def model_name(summary: Summary, key: str) -> str:
-    """Return a readable name with trial, such as `member 3, trial 17`, for a model of the summary.
+    """Return the readable name of a model with its trial, such as `member 3, trial 17`.
 
     ``key`` is the key of the model in `errors`: the number of a member, or `ensemble`.
     """
@@ -166,7 +166,10 @@ def model_name(summary: Summary, key: str) -> str:
 
 
 def short_name(key: str) -> str:
-    """Return a readable name without trial, such as `member 3`, for a key as in `model_name`."""
+    """Return the readable name of a model without its trial, such as `member 3`.
+
+    ``key`` is that of :func:`model_name`.
+    """
     return f"member {key}" if key.isdigit() else key
 
 
@@ -182,7 +185,7 @@ def with_interval(estimate: Estimate) -> str:
 
 
 def changed(estimate: Estimate) -> str:
-    """Format a relative change and its interval in percent; empty if the change is unknown."""
+    """Format a relative change of an error, with its interval, in percent; empty if unknown."""
     if estimate["value"] is None:
         return ""
     value, *ends = (

@@ -41,7 +41,7 @@ FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
 def parameter_importance(
     study: Study, frame: pd.DataFrame, objective: int = 0, *, fanova: bool = False
 ) -> pd.DataFrame:
-    """Measure how far each parameter decides whether a trial is among the best.
+    """Measure how much each hyper-parameter decides whether a trial is among the best.
 
     The best are a tenth of the trials, and at least five. The measure is PED-ANOVA (Watanabe et
     al., arXiv:2304.10255): the divergence between a parameter's values in the best trials and in
@@ -116,7 +116,7 @@ def parameter_importance(
 
 
 def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
-    """Return a PED-ANOVA evaluator for a number of trials.
+    """Return Optuna's PED-ANOVA evaluator of hyper-parameter importance for ``trials`` trials.
 
     It compares the best tenth of the trials, at least five, with all.
     """
@@ -124,7 +124,7 @@ def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
 
 
 def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, str]) -> Study:
-    """Copy a study in memory, with its trials marked as complete and given new values.
+    """Copy an Optuna study in memory, with its trials marked as complete and given new values.
 
     Optuna's evaluators and figures leave out pruned trials, which are most trials of a search with
     rungs.
@@ -153,12 +153,12 @@ def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, s
 
 
 def importance_table(importance: pd.DataFrame, title: str) -> Table:
-    """Return a table of importances for the terminal, with bars.
+    """Return a table of hyper-parameter importances for the terminal, with bars.
 
     Parameters
     ----------
     importance
-        Result of :func:`parameter_importance`.
+        Table of importances from :func:`parameter_importance`.
     title
         Line above the table, which names the objective.
     """
@@ -178,15 +178,15 @@ Curve = NDArray[np.float64]
 def history(
     study: optuna.Study, frame: pd.DataFrame, members: Collection[int] = ()
 ) -> Figure | None:
-    """Draw the value of every complete and pruned trial against its number, and the best so far.
+    """Draw the objective value of ended trials against the trial number, and the best so far.
 
-    The best is among complete trials that kept their limits. A pruned trial's value is that of
-    fewer epochs.
+    Ended trials are the complete and the pruned ones. The best is among complete trials that kept
+    their limits. A pruned trial's value is that of fewer epochs.
 
     Parameters
     ----------
     study, frame
-        Results of :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+        Study and table of trials, from :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
     members
         Numbers of the trials chosen for the ensemble.
 
@@ -218,12 +218,12 @@ def history(
 
 
 def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure]:
-    """Draw how parameters influenced the objective, and the Pareto front, if there are enough data.
+    """Draw how hyper-parameters influenced the objective, and the Pareto front, as data allow.
 
     Parameters
     ----------
     study, frame
-        Results of :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+        Study and table of trials, from :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
 
     Returns
     -------
@@ -309,7 +309,7 @@ def trial_curves(
     Parameters
     ----------
     frame
-        Result of :func:`hydragnn_flow.report.trials_frame.trials_frame`.
+        Table of trials from :func:`hydragnn_flow.report.trials_frame.trials_frame`.
     segments
         Results of the run's segments (jobs of training).
     rungs
@@ -349,12 +349,12 @@ def trial_curves(
 
 
 def gcd_time_figure(frame: pd.DataFrame) -> Figure:
-    """Draw the number of GCDs over time, stacked by use: busy below, idle by cause above.
+    """Draw how many GCDs (accelerators) were busy over time, and how many idle, by cause.
 
     Parameters
     ----------
     frame
-        Result of :func:`hydragnn_flow.report.gcd_time.gcd_time`.
+        Table of the GCDs' use over time, from :func:`hydragnn_flow.report.gcd_time.gcd_time`.
     """
     ends = np.append(0.0, frame["seconds"].where(~frame["pause"], 0.0).cumsum())
     units = (1.0, "s", 600.0), (60.0, "min", 14_400.0), (3600.0, "h", np.inf)

@@ -47,13 +47,14 @@ for longer is given back, so it is unknown whether such a node is still there.""
 def gcd_time(
     segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()
 ) -> pd.DataFrame | None:
-    """Account for the time of every GCD, from the first segment that could run to the last end.
+    """Tabulate over time how many GCDs (accelerators) were busy, starting up or idle, and why.
 
-    The busy fraction of a GCD is the sum of the fractions that were predicted for its segments, at
-    most 1. Between the moment at which a segment is sent and the beginning of its training, its
-    GCDs start up. A GCD without a segment is idle. The cause is ``gang`` if a segment of several
-    GCDs waits although it could run, and ``ready`` if a segment of one GCD does. Otherwise the
-    cause is ``tail`` if no more segments of the kinds that run will be sent, else ``no work``.
+    Time counts from the first segment that could run to the end of the last one. The busy fraction
+    of a GCD is the sum of the fractions that were predicted for its segments, at most 1. Between
+    the moment at which a segment is sent and the beginning of its training, its GCDs start up. A
+    GCD without a segment is idle. The cause is ``gang`` if a segment of several GCDs waits although
+    it could run, and ``ready`` if a segment of one GCD does. Otherwise the cause is ``tail`` if no
+    more segments of the kinds that run will be sent, else ``no work``.
 
     Parameters
     ----------
@@ -111,14 +112,14 @@ def gcd_time(
 
 
 def spent(frame: pd.DataFrame) -> dict[str, float]:
-    """Return GCD-seconds by cause, the largest first; causes outside :data:`HELD` come last.
+    """Return the GCD-seconds of each use or cause of idleness, the largest first.
 
-    Causes without time are left out.
+    Causes outside :data:`HELD` come last, and causes without time are left out.
 
     Parameters
     ----------
     frame
-        Result of :func:`gcd_time`.
+        Table of the GCDs' use over time, from :func:`gcd_time`.
     """
     seconds = frame[[*CAUSES]].mul(frame["seconds"], axis=0).sum().to_dict()
     order = sorted(CAUSES, key=lambda cause: (cause not in HELD, -seconds[cause]))
@@ -126,7 +127,7 @@ def spent(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return GCD-hours and share [%] for each cause of :data:`CAUSES`.
+    """Return a table of GCD-hours and share [%] of each use or cause of idleness (`CAUSES`).
 
     The share is that of the time of all GCDs whose nodes were there. Causes outside :data:`HELD`
     have no share.
@@ -134,7 +135,7 @@ def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        Result of :func:`gcd_time`.
+        Table of the GCDs' use over time, from :func:`gcd_time`.
     """
     found = spent(frame)
     held = sum(found[cause] for cause in found if cause in HELD)
@@ -151,7 +152,7 @@ def gcd_time_sentence(frame: pd.DataFrame) -> str:
     Parameters
     ----------
     frame
-        Result of :func:`gcd_time`.
+        Table of the GCDs' use over time, from :func:`gcd_time`.
     """
     found = spent(frame)
     held = sum(found[cause] for cause in found if cause in HELD) or 1.0
@@ -237,7 +238,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
-    """Return the cost of segments, counted in one pass over them.
+    """Compute the time, energy and memory that segments (jobs of training) cost, in one pass.
 
     Returns
     -------
@@ -271,7 +272,7 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
 
 
 def nodes_cost(run_directory: Path) -> dict[str, Any]:
-    """Return the energy of the nodes of a run, idle or not.
+    """Return the energy [J] that a run's nodes used, idle or not, and how it was measured.
 
     Returns
     -------
@@ -288,10 +289,11 @@ def nodes_cost(run_directory: Path) -> dict[str, Any]:
 
 
 def rest_watts(directory: RunDirectory) -> float | None:
-    """Return the mean power of a node that none of its segments uses [W].
+    """Return a node's mean power beyond that of its segments (jobs of training) [W].
 
-    The result is None if the energy of nodes, or of any segment, is unknown. This is also so if an
-    ensemble was set aside, as its members are no longer in the ledger.
+    The result is None if the energy of nodes, or of any segment, is unknown, or if nodes used less
+    than segments. This is also so if an ensemble was set aside, as its members are no longer in the
+    ledger.
     """
     found, own = read_node_energy(directory.path), cost_of(directory.results())
     if any(directory.path.glob(f"{directory.ensemble.name}.*")):
@@ -303,7 +305,7 @@ def rest_watts(directory: RunDirectory) -> float | None:
 
 
 def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
-    """Return a table of cost with three rows: trials, members, and both together."""
+    """Return a table of time, energy and memory: a row for trials, members, and both together."""
     rows = []
     for name, kinds in (("trials", ["trial"]), ("members", ["member"]), ("together", [])):
         own = [s for s in segments if not kinds or s.kind in kinds]
@@ -342,7 +344,7 @@ def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
 
 
 def cost_sentence(summary: Mapping[str, Any]) -> str:
-    """Return the cost of a finished run in one line.
+    """Return the time and energy that a finished run has cost, in one line.
 
     Parameters
     ----------
@@ -363,7 +365,7 @@ def cost_sentence(summary: Mapping[str, Any]) -> str:
 
 
 def energy(joules: float, uncounted: int) -> str:
-    """Return the energy of segments in words, with the number of segments that were not counted."""
+    """Format the energy of segments in words, with the number of segments without a count."""
     told = _joules(joules)
     return f"{told}, {uncounted:,} segments not counted" if uncounted else told
 

@@ -75,7 +75,7 @@ def model_card(run_directory: Path, name: str) -> str:
 
 
 def environment() -> Environment:
-    """Return Jinja's environment for the templates of the page and of the model card."""
+    """Return the Jinja environment with the templates of the HTML report and the model card."""
     pages = Environment(
         loader=PackageLoader("hydragnn_flow.report"),
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
@@ -107,7 +107,7 @@ def _given(values: Any) -> str:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Content of a run directory that the report needs."""
+    """Content of a run directory that the HTML report shows."""
 
     directory: Path
     name: str
@@ -199,7 +199,7 @@ def write_report(run_directory: Path) -> Path:
 
 
 def render(run: RunFiles) -> str:
-    """Return the HTML page of a run as text."""
+    """Return the HTML report of a run as text."""
     directory, summary, pages = RunDirectory(run.directory), run.ensemble, environment()
     script = pages.get_template("page.js").render()
     own = run.trials[run.trials["origin"] == ""]
@@ -240,7 +240,7 @@ def render(run: RunFiles) -> str:
 def pictures(
     run: RunFiles, targets: list[accuracy.TargetValues], coverage: float, spent: pd.DataFrame | None
 ) -> dict[str, list[Picture]]:
-    """Return the figures for which there are data, by section of the page.
+    """Draw the figures of the HTML report for which there are data, by section of the page.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def pictures(
     coverage
         Intended coverage of the calibrated intervals.
     spent
-        Result of :func:`hydragnn_flow.report.gcd_time.gcd_time`.
+        Table of the GCDs' use from :func:`hydragnn_flow.report.gcd_time.gcd_time`, or None.
     """
     measures = (run.ensemble or {}).get("measures") or {}
     estimates = {name: of["measures"] for name, of in measures.items()}
@@ -274,7 +274,7 @@ def pictures(
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:
-    """Return values of the test split's targets.
+    """Return reference and predicted values on the test split, for each target.
 
     Extensive targets are divided by the number of atoms if there are node targets, whose table
     gives that number.

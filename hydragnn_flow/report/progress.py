@@ -45,7 +45,7 @@ class CampaignView:
         self.console.print(text, highlight=False)
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show how many units of a stage are done, with a note behind the bar.
+        """Update the bar of a stage: ``done`` of ``total`` units, and a note behind the bar.
 
         Outside a terminal, a line is printed after each tenth of the ``total``.
         """
@@ -62,7 +62,7 @@ class CampaignView:
     def search(
         self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Show the number of trials in each state, and the best value so far.
+        """Update the bar of the search: number of trials by state, and the best value so far.
 
         Parameters
         ----------

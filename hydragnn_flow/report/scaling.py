@@ -41,18 +41,18 @@ _ANSWERS = {
 
 
 def shares(parts: Parts) -> dict[str, float]:
-    """Return the parts of a training step as fractions of their sum, by name."""
+    """Return the fraction of a training step's time that each part takes, such as ``reading``."""
     return {name: getattr(parts, name) / parts.seconds for name in WORDS}
 
 
 def answer(profile: TrainingProfile) -> str:
-    """Return a sentence on the longest part of a training step, with a remedy."""
+    """Return a sentence on what takes most of the time of a training step, with a remedy."""
     name, share = max(shares(profile.parts).items(), key=lambda item: item[1])
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """Return a table of the parts of a training step [ms], and sentences about these parts.
+    """Return a table of where a training step's time goes [ms], and sentences on speed and memory.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """Study of the weak and strong scaling of a network.
+    """Scaling study: the speed of one network on several numbers of GCDs, weak and strong.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Name of the files of the study, without suffix."""
+        """Name of the study's files without suffix: site, and trial if there is one."""
         return self.site if self.trial is None else f"{self.site}-trial-{self.trial}"
 
     def path(self, run: Path) -> Path:
@@ -159,11 +159,11 @@ class Study:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Fields that identify the study: all but ``points`` and ``run``, whose name may change."""
+        """Fields that identify the study: all but ``points`` and ``run``; a run may be renamed."""
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
-        """Return the measured points of weak or strong scaling, by number of GCDs."""
+        """Return the measured points of weak or strong scaling, sorted by number of GCDs."""
         found = [
             point
             for point in self.points
@@ -172,7 +172,7 @@ class Study:
         return sorted(found, key=lambda point: point.gcds)
 
     def efficiency(self, point: Point, kind: Kind) -> float:
-        """Return the throughput per GCD at a point, divided by that on the fewest GCDs.
+        """Return the scaling efficiency: throughput per GCD over that on the fewest GCDs.
 
         Only measured points of the same ``kind`` of scaling are compared.
         """
@@ -180,16 +180,16 @@ class Study:
         return (point.throughput / point.gcds) / (first.throughput / first.gcds)
 
     def with_point(self, point: Point) -> Study:
-        """Return a copy of the study with a point added.
+        """Return a copy of the study with a measured point added.
 
-        The point replaces a point with the same numbers of GCDs and batches.
+        It replaces a point with the same numbers of GCDs and batches.
         """
         key = (point.gcds, point.batches)
         others = tuple(one for one in self.points if (one.gcds, one.batches) != key)
         return replace(self, points=(*others, point))
 
     def write(self, run: Path) -> Path:
-        """Write the study's file into a run directory atomically, and return its path."""
+        """Write the study to its file in a run directory atomically, and return the path."""
         path = self.path(run)
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"version": _VERSION, **asdict(self)})
@@ -224,7 +224,7 @@ def studies(run: Path) -> list[Study]:
 
 
 def scaling_table(study: Study) -> pd.DataFrame:
-    """Return a row for each kind of scaling and number of GCDs.
+    """Return a table of speed and efficiency: a row for each kind of scaling and number of GCDs.
 
     Returns
     -------
@@ -247,14 +247,14 @@ def scaling_table(study: Study) -> pd.DataFrame:
 
 
 def scaling_grid(study: Study) -> Table:
-    """Return the table of :func:`scaling_table` with short headings for 80 terminal columns."""
+    """Return the table of a scaling study for the terminal, with headings for 80 columns."""
     names = {"reading": "read", "computing": "comp.", "exchanging": "exch.", "waiting": "wait"}
     table = scaling_table(study).round(dict.fromkeys(("efficiency", *WORDS, "sum"), 0))
     return terminal(table.rename(columns=names), caption="shares of a step, and their sum, in %")
 
 
 def verdicts(study: Study) -> list[str]:
-    """Return sentences on how many GCDs are worth using, and on points that were not measured."""
+    """Return sentences on how many GCDs are worth using, and on measurements that failed."""
     found = [_verdict(study, kind, study.of(kind)) for kind in KINDS]
     faults = [f"{_on(point)}: not measured: {point.fault}" for point in study.points if point.fault]
     return [*filter(None, found), *faults]

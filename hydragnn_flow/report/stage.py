@@ -41,7 +41,7 @@ Phase = Literal["preparation", "search", "members", "calibration", "finished"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Phase of a run, its trials, members and segments, as its directory shows them."""
+    """State of a run as its directory shows it: phase, trials, members and segments."""
 
     phase: Phase
     trials: list[TrialRecord]
@@ -68,7 +68,7 @@ class Stage:
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
-        """Table of what the GCDs did in their time so far; None if no segment has run."""
+        """Table of when the run's GCDs were busy or idle so far; None if no segment has run."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Stage:
 
 
 def stage_of(run_directory: Path) -> Stage:
-    """Read the stage of a run from its directory; nothing is written."""
+    """Read phase, trials, members and segments of a run from its directory; write nothing."""
     directory = RunDirectory(run_directory)
     values = recorded(directory.path)
     results, study = list(directory.results()), find_study(directory.path)
@@ -224,7 +224,7 @@ _MOST_FAILURES = 3
 
 
 def status_table(run_directory: Path) -> RenderableType:
-    """Return the phase of a run, its best trials, failures, and what the driver is doing.
+    """Return the status of a run for the terminal: phase, best trials, failures and driver.
 
     Parameters
     ----------

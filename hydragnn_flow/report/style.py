@@ -30,7 +30,7 @@ WIDE = 9.4
 
 
 class Picture(NamedTuple):
-    """Picture of a figure, as the page embeds it."""
+    """Picture of a figure, encoded for embedding in the HTML report."""
 
     source: str
     """Content of the picture as a ``data:`` URL."""
@@ -63,7 +63,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] = "both") -> None:
-    """Give axes a quiet frame and grid."""
+    """Style the axes of a figure as in all figures of the report: frame, ticks, labels, grid."""
     axes.set_facecolor("white")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(SOFT)
@@ -76,7 +76,7 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] = "both") -> None:
 
 
 def value_axis(axes: Axes, name: Literal["x", "y"], values: NDArray[np.float64]) -> None:
-    """Label an axis of values, logarithmic if they span more than a factor of five.
+    """Format an axis for its values: logarithmic if they span more than a factor of five.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def value_axis(axes: Axes, name: Literal["x", "y"], values: NDArray[np.float64])
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 8) -> None:
-    """Put the legend, in rows of up to ``columns`` keys, above the figure."""
+    """Put a legend above the figure, in rows of up to ``columns`` entries."""
     figure.legend(
         handles=handles,
         loc="outside upper left",

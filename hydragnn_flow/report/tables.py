@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d([^a-zA-Z]| to )*$|$")
 
 
 class Heading(NamedTuple):
-    """Heading of a column for people: label with unit, meaning, and whether it holds numbers."""
+    """Heading of a table's column: label with unit, meaning, and whether it holds numbers."""
 
     label: str
     meaning: str
@@ -61,7 +61,7 @@ class Heading(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Text of a table: headings, rows, and the number of rows that are left out."""
+    """Table as text to show: headings, rows, and the number of rows that are left out."""
 
     headings: list[Heading]
     rows: list[list[str]]
@@ -69,7 +69,9 @@ class Shown(NamedTuple):
 
 
 def shown(table: pd.DataFrame) -> Shown:
-    """Return the text of a table, with numbers as :func:`cell` formats them, of at most 500 rows.
+    """Convert a data frame to text for display: headings, and at most its first 500 rows.
+
+    Numbers are formatted by :func:`cell`.
 
     Parameters
     ----------
@@ -87,7 +89,7 @@ def shown(table: pd.DataFrame) -> Shown:
 
 
 def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
-    """Return a table that rich prints in the terminal.
+    """Convert a data frame to a table that rich prints in the terminal.
 
     Parameters
     ----------
@@ -110,7 +112,7 @@ def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
 
 
 def objective_label(name: str) -> str:
-    """Return words, with the unit, for an objective of `search.objectives`."""
+    """Return the readable name of an objective in `search.objectives`, such as `energy [J]`."""
     words = {
         "val_error": "validation error",
         "val_loss": "validation loss",
@@ -147,6 +149,6 @@ def percent(fraction: float) -> str:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the last key of each dotted path, or the whole path if others end in the same key."""
+    """Shorten dotted paths of parameters to their last key, unless several end in the same key."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)]

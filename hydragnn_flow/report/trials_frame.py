@@ -64,7 +64,9 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
 
 
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
-    """Return a run's study as :func:`read_study` does, and its table as :func:`trials_frame` does.
+    """Return a run's Optuna study, and the table of its trials, both read from its directory.
+
+    The study is as from :func:`read_study`, and the table as from :func:`trials_frame`.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def read_study(run_directory: Path) -> optuna.Study:
 
 
 def find_study(run_directory: Path) -> optuna.Study | None:
-    """Return a run's Optuna study as :func:`read_study` does, but None before the search begins."""
+    """Return a run's Optuna study as a copy in memory; None before the search begins."""
     path = run_directory / JOURNAL
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = read_journal(path) if path.exists() else None
@@ -106,7 +108,7 @@ def find_study(run_directory: Path) -> optuna.Study | None:
 def study_frame(
     study: optuna.Study, segments: Iterable[SegmentResult], objectives: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the table that :func:`trials_frame` describes, for any study.
+    """Return a table of the trials of any Optuna study, as :func:`trials_frame` describes it.
 
     Parameters
     ----------
@@ -153,7 +155,7 @@ def study_frame(
 
 
 def value_columns(objectives: Sequence[str]) -> list[str]:
-    """Return the names of the columns that hold the objectives.
+    """Return the names of the columns with the objectives in a table of trials.
 
     Parameters
     ----------
@@ -164,13 +166,13 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
 
 
 def signs(frame: pd.DataFrame) -> list[float]:
-    """Return 1 for each objective that is minimised, and -1 for each that is maximised."""
+    """Return the sign of each objective of a search: 1 if it is minimised, -1 if maximised."""
     ways = map(direction_of, frame.attrs["objectives"])
     return [-1.0 if way == "maximize" else 1.0 for way in ways]
 
 
 def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
-    """Return the values of complete and pruned trials, best first, as the sampler TPE ranks them.
+    """Return objective values of complete and pruned trials, best first, as TPE ranks them.
 
     Complete trials, sorted by value, come before pruned ones. Pruned trials are sorted by epochs,
     the most first, and by value if these are equal. Trials that broke a constraint come last,
@@ -179,7 +181,7 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     Parameters
     ----------
     frame
-        Result of :func:`trials_frame`.
+        Table of trials, from :func:`trials_frame`.
     objective
         Index of the objective whose values are returned.
 
@@ -204,7 +206,7 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
 
 
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of all trials sorted by value, the best first.
+    """Return the table of trials with its rows sorted by objective value, the best first.
 
     With several objectives the first one counts, and trials of the Pareto front come before others.
     Trials that broke a constraint come after those that broke none. Trials that failed or have no
@@ -226,7 +228,7 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        Result of :func:`trials_frame`.
+        Table of trials, from :func:`trials_frame`.
 
     Returns
     -------
@@ -254,7 +256,7 @@ def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
     Parameters
     ----------
     frame
-        Result of :func:`trials_frame`.
+        Table of trials, from :func:`trials_frame`.
     rows
         Maximum number of trials in the table.
     """

@@ -62,7 +62,7 @@ class TrialRecord:
 def best_first(
     direction: Direction = "minimize",
 ) -> Callable[[TrialRecord], tuple[bool, bool, float, int]]:
-    """Return a key function that sorts trials, the best first.
+    """Return a sort key for trial records that puts the best trial first.
 
     Trials within the limits of ``search.constraints`` come before the others, each sorted by value.
     Trials without a value come last.
@@ -78,7 +78,7 @@ def best_first(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Objectives, excesses over limits and learning curve of a trial so far.
+    """Result of a trial so far: its objectives, excesses over limits, and validation curve.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Outcome:
 
 
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that a study has started itself.
+    """Return those of a study's Optuna trials that the study itself has started.
 
     Trials of earlier studies, and enqueued ones that have not started, are left out.
     """
@@ -113,13 +113,13 @@ def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def waits(trial: FrozenTrial) -> bool:
-    """Return True if a trial waits to be promoted: Optuna calls it running, but nothing runs."""
+    """Return True if a trial waits at a rung for promotion; Optuna calls such a trial running."""
     reported = len(trial.intermediate_values)
     return trial.state == TrialState.RUNNING and reported > trial.user_attrs.get(PASSED, -1) + 1
 
 
 def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """Return a copy of a waiting trial whose state is pruned, with the value of its last rung."""
+    """Return a copy of a waiting trial with the state pruned and the value of its last rung."""
     pruned = copy(trial)
     pruned.state = TrialState.PRUNED
     pruned.value = trial.intermediate_values[max(trial.intermediate_values)]
@@ -127,7 +127,7 @@ def as_pruned(trial: FrozenTrial) -> FrozenTrial:
 
 
 def record_of(trial: FrozenTrial) -> TrialRecord:
-    """Return the record of an Optuna trial that the study asked for."""
+    """Convert a trial of Optuna to a record of its state, parameters and values."""
     last = trial.last_step
     ended = trial.state == TrialState.COMPLETE
     return TrialRecord(
@@ -144,7 +144,7 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
 
 @dataclass(frozen=True)
 class Job:
-    """Argument of a call of `search.objective`: a trial, and the epochs up to which to train it."""
+    """Argument of the user's objective function: a trial, and the length to which to train it."""
 
     number: int
     """Number of the trial."""
@@ -208,7 +208,9 @@ def distributions(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
 
 
 def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[str]:
-    """List the parameters that exist in a trial, in the order of the space.
+    """List the dotted paths of the parameters that exist in a trial, given their conditions.
+
+    The order is that of the space.
 
     Parameters
     ----------

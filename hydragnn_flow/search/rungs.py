@@ -20,16 +20,16 @@ from hydragnn_flow.config.optuna_classes import build_pruner
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
-    """Return True if a curve has not reached a new smallest value in its last epochs.
+    """Return True if a validation curve has reached no new minimum in its last epochs.
 
-    False if it has, or is empty.
+    The answer for an empty curve is False.
 
     Parameters
     ----------
     curve
         Validation curve ``[(epoch, value), ...]``.
     epochs
-        Number of last epochs without a smaller value.
+        Number of epochs without a smaller value after which a curve has stalled.
     """
     if not curve:
         return False
@@ -45,7 +45,10 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Ranking:
-    """Ranking of the values reported at one rung, and the trials that wait there."""
+    """Ranking of trials by the values reported at one rung, and the trials that wait there.
+
+    A rung is an epoch at which trials are judged.
+    """
 
     def __init__(self) -> None:
         self._ranked: list[tuple[float, int]] = []
@@ -56,25 +59,28 @@ class Ranking:
         """Numbers of trials that continued from this rung and have not failed since."""
 
     def enter(self, number: int, value: float) -> None:
-        """Add a trial with its value (smaller is better); nothing changes if it has one already."""
+        """Add a trial and its value to the ranking, unless the trial is ranked already.
+
+        Smaller values are better.
+        """
         if number not in self._value:
             self._value[number] = value
             bisect.insort(self._ranked, (value, number))
 
     def among_best(self, number: int, reduction_factor: int) -> bool:
-        """Return True if a trial is in the best ``1 / reduction_factor`` of those ranked here."""
+        """Return True if a trial is in the best ``1 / reduction_factor`` of the ranked trials."""
         last = max(1, len(self._ranked) // reduction_factor) - 1
         return self._value[number] <= self._ranked[last][0]
 
     def wait(self, number: int) -> None:
-        """Add a ranked trial to the waiting list."""
+        """Add a ranked trial to the list of trials that wait at this rung for promotion."""
         place = self._value[number], number
         at = bisect.bisect_left(self.waiting, place)
         if self.waiting[at : at + 1] != [place]:
             self.waiting.insert(at, place)
 
     def forget(self, number: int) -> None:
-        """Remove a trial from the waiting list; its value stays in the ranking."""
+        """Remove a trial from the list of waiting trials; its value stays in the ranking."""
         if number in self._value:
             place = self._value[number], number
             at = bisect.bisect_left(self.waiting, place)
@@ -85,10 +91,10 @@ class Ranking:
         return len(self._ranked)
 
     def promotable(self, reduction_factor: int) -> int | None:
-        """Return the number of the best waiting trial if it may be promoted; None otherwise.
+        """Return the number of the best waiting trial if it is good enough to continue, else None.
 
-        It may if it is in the best ``1 / reduction_factor`` of all trials ranked here. Equal values
-        rank by trial number, so at most this fraction is promoted.
+        It is good enough if it is in the best ``1 / reduction_factor`` of all ranked trials. Equal
+        values rank by trial number, so at most this fraction is promoted.
         """
         if not self.waiting:
             return None
@@ -97,13 +103,14 @@ class Ranking:
 
 
 class Rungs:
-    """Rules at the rungs of a search.
+    """Verdicts on the trials of a search at its rungs, the epochs at which trials are judged.
 
-    Trials are judged as they arrive, so none waits for a rung to fill.
+    Trials are judged as they arrive, so none waits for others to reach its rung. The verdict comes
+    from the configured Optuna pruner, if any, or from the configured rule:
 
     * **stopping**: a trial continues if the sampler predicts that its further epochs gain more than
       those of a new trial would. If the sampler cannot tell, the trial continues if it is in the
-      best ``1 / reduction_factor`` of those reported at the rung so far, its own value included.
+      best ``1 / reduction_factor`` of the trials judged at the rung so far, itself included.
     * **promotion**: every trial waits, and `promote` continues waiting trials that have come to be
       in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
       that arrived among better ones continues later; in between it has to wait.
@@ -112,10 +119,10 @@ class Rungs:
 
     An ensemble needs trials to choose from, even if the search is too small for its rungs: 24
     trials, of which a third continues from each of two rungs, leave three. So the first
-    ``ensemble_size`` trials at a rung continue. If the sampler predicts, so does
-    the first eighth of the trials, eight at most, as examples of how ends differ from rungs. With
-    promotion, the best waiting ones continue when no trial is left to ask for, until there are as
-    many. Hyperband's last bracket stops no trial.
+    ``ensemble_size`` trials at a rung continue. If the sampler predicts, so does the first eighth
+    of the trials, eight at most, as examples of how ends differ from rungs. With promotion, the
+    best waiting trials continue when no trial is left to ask for, until there are as many.
+    Hyperband's last bracket stops no trial.
 
     A stalled trial stops first, if configured so. Its value stays in the ranking, like that of a
     failed trial: it does not change how good the others are.
@@ -132,9 +139,9 @@ class Rungs:
     num_epoch
         Number of epochs of a trial that is never stopped early, `Training.num_epoch`.
     study
-        Study for the sampler, and for the Optuna pruner of the configuration, if any: its trials
-        have the value of each rung as the intermediate value of its epoch. Attributes that the
-        pruner gives a trial (successive halving and Hyperband do) are as durable as the trial.
+        Study of the sampler and of the configured Optuna pruner, if any. Its trials have the value
+        at each rung as the intermediate value of that epoch. Attributes that the pruner gives a
+        trial (successive halving and Hyperband do) are as durable as the trial.
     ensemble_size
         Number of good trials that the search has to find: at least as many continue from each rung.
     """
@@ -160,14 +167,15 @@ class Rungs:
         self._examples = min(8, config.trials // 8)
 
     def epochs(self, number: int) -> tuple[int, ...]:
-        """Return the epochs at which a trial is judged; the last is its end."""
+        """Return the epochs at which a trial is judged, in ascending order; the last is its end."""
         return self._epochs[self.bracket(number)]
 
     def bracket(self, number: int) -> int:
         """Return the Hyperband bracket of a trial, computed from its number alone.
 
-        Multiples of the golden ratio fill the unit interval evenly. So any series of consecutive
-        trials is divided among the brackets in proportion to their shares.
+        A bracket is a group of trials that skip the same number of first rungs. Multiples of the
+        golden ratio fill the unit interval evenly, so any series of consecutive trials is divided
+        among the brackets in proportion to their shares.
         """
         point = number * _GOLDEN % 1 * sum(self._shares)
         for bracket, share in enumerate(self._shares[:-1]):
@@ -179,7 +187,7 @@ class Rungs:
     def report(
         self, number: int, rung: int, value: float, curve: Sequence[Sequence[float]] = ()
     ) -> Verdict:
-        """Judge a trial at a rung: enter its value and return whether it continues.
+        """Judge a trial at a rung: rank the value that it reports, and return the verdict.
 
         Parameters
         ----------
@@ -215,7 +223,7 @@ class Rungs:
         return "goes_on"
 
     def promote(self, closing: bool = False) -> tuple[int, int] | None:
-        """Choose a waiting trial to continue: the best trial of the highest rung where any may.
+        """Choose a waiting trial to continue: the best one at the highest rung with a good trial.
 
         Parameters
         ----------
@@ -247,7 +255,7 @@ class Rungs:
         return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
 
     def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
-        """Enter a report that a reopened study holds, without judging the trial again.
+        """Enter a trial's recorded report at a rung after a restart, without judging it again.
 
         Parameters
         ----------
@@ -267,7 +275,7 @@ class Rungs:
             ranking.wait(number)
 
     def forget(self, number: int) -> None:
-        """Remove a failed trial from the waiting lists; its values stay in the rankings."""
+        """Remove a failed trial from the lists of waiting trials; its values stay ranked."""
         self._wait_no_longer(number)
         for ranking in self._rankings[self.bracket(number)]:
             ranking.continued.discard(number)

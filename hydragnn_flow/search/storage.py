@@ -38,9 +38,10 @@ journal.json_to_distribution = cache(journal.json_to_distribution)  # type: igno
 
 
 def end_of(journal: Path) -> Path:
-    """Return the path of the file that marks the end of a journal while no driver runs.
+    """Return the path of the file that marks where a study's journal ends, beside the journal.
 
-    The file lies beside the journal, and holds the checksum of the journal's last line.
+    A driver writes the file at its end, and deletes it before it appends to the journal again. It
+    holds the checksum of the journal's last line, so that a loss of last lines is noticed.
     """
     return journal.with_name(f"{journal.name}.end")
 
@@ -55,7 +56,7 @@ def _decoded(line: bytes) -> dict[str, Any]:
 
 
 class GroupCommitBackend(BaseJournalBackend):
-    """Optuna journal backend that reads the file once and appends records to it in groups.
+    """Optuna journal backend that reads its file once and appends records to it in groups.
 
     The last key of each line, which Optuna ignores, is the CRC-32 of the line and of all lines
     before it, so changed, lost, duplicated or moved lines are detected. Lines of other programs,
@@ -107,7 +108,7 @@ class GroupCommitBackend(BaseJournalBackend):
             )
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Return the records that Optuna's storage has not read yet.
+        """Return the journal's records that Optuna's storage has not read yet.
 
         ``log_number_from`` is ignored.
         """
@@ -115,7 +116,7 @@ class GroupCommitBackend(BaseJournalBackend):
         return unread
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Keep records for the next commit.
+        """Keep new records of the study in memory until the next :meth:`commit`.
 
         Raises
         ------
@@ -135,7 +136,10 @@ class GroupCommitBackend(BaseJournalBackend):
         self._unread = logs
 
     def created(self, trial_id: int) -> None:
-        """Remember the id of the trial that the last appended record creates."""
+        """Note that the last appended record creates the trial with the id ``trial_id``.
+
+        :meth:`fold_parameter` can then add parameters to that record.
+        """
         creation = self._pending[-1]
         assert isinstance(creation, dict)
         self._created[trial_id] = creation
@@ -154,7 +158,7 @@ class GroupCommitBackend(BaseJournalBackend):
             creation.setdefault("distributions", {})[name] = parameter["distribution"]
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Write the pending records to disk with one append and one fsync.
+        """Write the records kept since the last commit to the journal: one append, one fsync.
 
         Parameters
         ----------
@@ -164,8 +168,8 @@ class GroupCommitBackend(BaseJournalBackend):
         Raises
         ------
         OSError
-            If the disk does not take them. The file is then unchanged, the records are kept, and
-            the next commit tries again.
+            If the disk does not take the records. The file is then unchanged, the records are kept,
+            and the next commit tries again.
         """
         if self._pending:
             lines, crc = [], self._crc
@@ -187,10 +191,10 @@ class GroupCommitBackend(BaseJournalBackend):
 
 
 class StudyStorage(JournalStorage):
-    """Optuna's journal storage for one writer, whose changes are on disk after :meth:`commit`.
+    """Storage of an Optuna study in a journal file; changes are on disk after :meth:`commit`.
 
-    Changes are visible in this process at once; commit them before acting on them. The process that
-    opens the storage must hold the run directory's lock.
+    Changes are visible in this process at once; commit them before acting on them. Only one process
+    may write: the one that opens the storage must hold the run directory's lock.
 
     Parameters
     ----------
@@ -220,7 +224,7 @@ class StudyStorage(JournalStorage):
         self.commit()
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Write all changes since the last commit to disk.
+        """Write all changes of the study since the last commit to disk.
 
         ``is_last`` and errors are those of :meth:`GroupCommitBackend.commit`.
         """
@@ -259,7 +263,7 @@ class StudyStorage(JournalStorage):
 
 
 def read_journal(path: Path) -> JournalStorage:
-    """Read a journal file into an Optuna storage, while another process may be appending to it.
+    """Read a study's journal file into an Optuna storage, even while a driver appends to it.
 
     Changes to the returned storage stay in memory.
 
@@ -274,9 +278,9 @@ def read_journal(path: Path) -> JournalStorage:
 
 
 def read_trials(run_directory: str | Path) -> list[TrialRecord]:
-    """Return records of the trials that a run's search started, in the order of their numbers.
+    """Return records of all trials that a run's search has started, in the order of their numbers.
 
-    Empty before the search starts.
+    The list is empty before the search starts.
     """
     path = Path(run_directory) / JOURNAL
     if not path.exists():

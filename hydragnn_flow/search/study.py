@@ -91,7 +91,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
 
 def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
-    """Enqueue configurations as the next trials of a study.
+    """Enqueue hyper-parameter configurations as the next trials of a study.
 
     Parameters
     ----------
@@ -168,8 +168,9 @@ def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
 
 
 class Search:
-    """Durable Optuna study with rungs; the driver is its only writer.
+    """Search for hyper-parameters: an Optuna study on disk, whose trials are judged at rungs.
 
+    A rung is an epoch at which trials are judged. The driver is the only writer of the study.
     Changes are on disk after :meth:`commit`; only then may the driver act on them.
 
     Parameters
@@ -266,31 +267,31 @@ class Search:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Records of all trials that were asked for, in the order of their numbers."""
+        """Records of all trials that were requested, in the order of their numbers."""
         return [record_of(trial) for trial in own(self._study.get_trials(deepcopy=False))]
 
     @property
     def asked(self) -> int:
-        """Number of trials that were asked for."""
+        """Number of trials that were requested so far, in whatever state they are."""
         return self._count.total()
 
     @property
     def states(self) -> dict[str, int]:
-        """Number of trials in each state."""
+        """Number of requested trials by state, such as ``running``; only states that occur."""
         return {word: count for word, count in self._count.items() if count}
 
     def ask(self) -> TrialRecord:
-        """Ask the sampler for a new trial; return its record, with the values of its parameters."""
+        """Request a new trial from the sampler; return its record, with its parameter values."""
         trial = self._study.ask()
         self._count["running"] += 1
         return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
 
     def record(self, number: int) -> TrialRecord:
-        """Return the record of the trial with this number."""
+        """Return the record of a trial by its number: state, parameters and values."""
         return record_of(self._trial(number))
 
     def report(self, number: int, rung: int, outcome: Outcome) -> Verdict:
-        """Record what a trial has reached at a rung, and judge it.
+        """Record in the study what a trial has reached at a rung, and judge the trial.
 
         Parameters
         ----------
@@ -332,9 +333,9 @@ class Search:
         return verdict
 
     def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """Promote a waiting trial; return its record and the rung where it waited.
+        """Let a good waiting trial continue; return its record and the index of its rung.
 
-        None if no waiting trial is good enough to continue.
+        Returns None if no waiting trial is good enough to continue.
 
         Parameters
         ----------
@@ -349,13 +350,13 @@ class Search:
         return self.record(number), rung
 
     def fail(self, number: int, reason: str) -> None:
-        """End a trial as failed, with the reason in a few words, such as that it diverged."""
+        """End a trial as failed, and record the reason in a few words, such as that it diverged."""
         self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
 
     def end_waiting(self) -> list[int]:
-        """End the trials that wait for promotion as pruned, and return their numbers."""
+        """End all trials that wait for promotion as pruned, and return their numbers."""
         waiting = list(self.rungs.waiting())
         for number in waiting:
             self.rungs.forget(number)
@@ -363,12 +364,12 @@ class Search:
         return waiting
 
     def commit(self) -> None:
-        """Write all changes to disk together, then call the callbacks for trials that have ended.
+        """Write all changes of the study to disk, then call the user's callbacks for ended trials.
 
         Raises
         ------
         OSError
-            If the disk does not take them. The changes are kept, and the next call tries again.
+            If the disk does not take the changes. They are kept, and the next call tries again.
         """
         self._storage.commit()
         ended, self._ended = self._ended, []
@@ -389,7 +390,7 @@ class Search:
         optuna.Study.enqueue_trial(self._study, dict(params), *arguments, **options)
 
     def close(self) -> None:
-        """Commit for the last time, and end the sampler's process if it has one."""
+        """Write the last changes of the study to disk, and end the sampler's process, if any."""
         self._close_sampler()
         self.commit()
         self._storage.commit(is_last=True)
@@ -433,7 +434,7 @@ class Search:
 
 
 def rehearse(config: SearchConfig) -> None:
-    """Check that the sampler can propose for this search, by an invented history of 15 trials.
+    """Check, by an invented history of 15 trials, that a search's sampler can propose trials.
 
     So a sampler that does not support the objectives, constraints or space is rejected before
     anything is trained. The samplers of this package need no such rehearsal.

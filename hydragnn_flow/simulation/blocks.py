@@ -30,14 +30,14 @@ _MOST_LOOKS = 1_000
 
 @dataclass(order=True)
 class Appointment:
-    """Action scheduled for a time, unless it is cancelled."""
+    """Action that is scheduled for a virtual time of a simulation, and can be cancelled."""
 
     when: float
     _order: int
     action: Callable[[], None] | None = field(compare=False)
 
     def call_off(self) -> None:
-        """Cancel the action."""
+        """Cancel the scheduled action, so that it does not happen."""
         self.action = None
 
 
@@ -65,7 +65,7 @@ class VirtualClock(Clock):
         return appointment
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Let virtual time pass until a scheduled action puts an event into a queue; return that.
+        """Let virtual time pass until an action puts an event into the queue; return the event.
 
         The result is None if no event comes within ``seconds`` [s]. While the campaign only polls
         for ended segments, longer and longer times pass at once, until something happens.
@@ -109,7 +109,7 @@ class VirtualClock(Clock):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Properties of a simulated machine other than its speed."""
+    """Conditions of a simulated machine: queue waits, node starts and losses, noise of times."""
 
     queue_seconds: float = 0.0
     """Mean time that a batch job waits in the queue [s]; times are exponentially distributed."""
@@ -139,7 +139,7 @@ class _Block:
 
 
 class Blocks:
-    """Simulated batch jobs of a campaign.
+    """Simulated batch jobs of a campaign: they wait in a queue, start nodes, lose nodes and end.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class Blocks:
 
     @property
     def node_seconds(self) -> float:
-        """Time of all batch jobs until now, summed over their nodes [s]."""
+        """Time for which batch jobs have held nodes until now, summed over nodes [s]."""
         now = self._clock.monotonic()
         running = sum(max(0.0, now - block.begun) for block in self._blocks)
         return self._over + running * self._nodes
@@ -184,14 +184,14 @@ class Blocks:
         return self._site.nodes // self._site.blocks
 
     def hosts(self) -> list[Host]:
-        """Return the nodes that have started and whose batch job is not about to end."""
+        """Return the simulated nodes that have started and whose batch job is not about to end."""
         if self._hosts is None:
             staying = [block for block in self._blocks if not block.leaving]
             self._hosts = [host for block in staying for host in block.hosts.values()]
         return self._hosts
 
     def update(self, demand: int) -> None:
-        """Request batch jobs, or give idle ones back, so that there are ``demand`` GCDs.
+        """Request simulated batch jobs, or end idle ones, so that there are ``demand`` GCDs.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class Blocks:
             self._ask()
 
     def begin_work(self, node: str) -> bool:
-        """Count a segment that starts on a node; return False if the node takes no more work."""
+        """Record that a segment starts on a node; return False if the node takes no more work."""
         block = self._block_of.get(node)
         if block is None or block.leaving:
             return False
@@ -222,7 +222,7 @@ class Blocks:
         return True
 
     def end_work(self, node: str) -> None:
-        """Count a segment on a node as ended."""
+        """Record that a segment on a simulated node has ended."""
         block = self._block_of.get(node)
         if block is not None:
             block.at_work -= 1

@@ -31,7 +31,7 @@ from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 @dataclass(frozen=True)
 class Simulated:
-    """Times and use of GCDs of a simulated campaign."""
+    """Summary of a simulated campaign: duration, use of GCDs, trials, members and failures."""
 
     makespan: float
     """Time from the start of the campaign to the end of its last segment [s]."""
@@ -62,12 +62,12 @@ def simulate(
     seed: int = 0,
     store: str | Path | None = None,
 ) -> Simulated:
-    """Run a campaign on simulated GCDs; its run directory has the form of a real one.
+    """Simulate a campaign on a machine in virtual time; return its duration and use of GCDs.
 
-    How long a segment truly takes is drawn at random, independently of the driver's cost model,
-    which has to learn it. Members are chosen by their criterion alone, since simulated trials make
-    no predictions. The sampler `auto` works in a process in real time, so `batched_tpe` replaces
-    it.
+    Its run directory has the form of a real one. How long a segment truly takes is drawn at random,
+    independently of the driver's cost model, which has to learn it. Members are chosen by their
+    criterion alone, since simulated trials make no predictions. The sampler `auto` works in a
+    process in real time, so `batched_tpe` replaces it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Stage:
-    """Campaign, machine and run directory of a simulation."""
+    """Inputs of a simulation: configuration, site, run directory, store and progress display."""
 
     config: RunConfig
     site: Site
@@ -122,10 +122,10 @@ class Stage:
 
 
 def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
-    """Return the power of a GCD that has segments [W], for a simulation.
+    """Return the power that a simulation assumes for a GCD that runs segments [W].
 
-    It is the measured power, else that of the site's `watts`. If both are unknown it is 1 W if
-    energy is an objective, for which only ratios matter, else None.
+    Measured power comes first, then the GCD's share of the site's `watts`. If both are unknown the
+    result is 1 W if energy is an objective, for which only ratios matter, and else None.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ from hydragnn_flow.simulation.truth import EstimatedTruth
 
 @dataclass(frozen=True)
 class Configuration:
-    """Configuration drawn from a search space, with its expected time, GCDs and memory."""
+    """Hyper-parameters drawn from a search space, with expected time [s], GCDs and memory [GiB]."""
 
     parameters: dict[str, Any]
     mpnn_type: str
@@ -50,7 +50,9 @@ class Configuration:
 
 
 def survey(context: Context, count: int, seed: int) -> list[Configuration]:
-    """Draw configurations at random, and estimate the cost of each as the campaign would.
+    """Draw configurations of a search space at random, and estimate the cost of each.
+
+    The estimates of time [s] and memory [GiB] are those that the campaign itself would make.
 
     Parameters
     ----------
@@ -106,9 +108,10 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
 
 
 def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> list[str]:
-    """Return sentences that name regions of a search space where nothing fits, and the reason.
+    """Return a sentence for each region of a search space in which no drawn configuration fits.
 
-    A region is a choice of a parameter, or the values below or above all that fit.
+    A region is a choice of a parameter, or the values below or above all that fit. The sentence
+    names the region and the most frequent reason.
 
     Parameters
     ----------
@@ -140,7 +143,7 @@ def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> l
 
 
 class Planner:
-    """Planner of a campaign: surveys its search space, and simulates the campaign.
+    """Planner of a campaign: surveys its search space, and predicts its cost by simulations.
 
     Parameters
     ----------
@@ -175,11 +178,11 @@ class Planner:
 
     @property
     def is_calibrated(self) -> bool:
-        """True if segments were measured on the site before; False if rates are guessed."""
+        """True if the cost model has measurements from the site; False if its rates are guessed."""
         return any(any(one.segments.values()) for one in self._experience)
 
     def survey(self, view: View) -> list[Configuration]:
-        """Draw 200 configurations at random, and estimate the needs of each."""
+        """Draw 200 configurations of the search space; estimate the time and memory of each."""
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
             context = Context(
@@ -191,9 +194,9 @@ class Planner:
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
         """Simulate the campaign repeatedly, and once each on half and twice the number of nodes.
 
-        Estimates may be wrong for all trials alike. Each simulation assumes another such error, at
-        evenly spaced quantiles of its distribution. On other numbers of nodes the error is the
-        middle one of these.
+        Estimated times may be wrong in the same direction for all trials. Each simulation assumes
+        another common error, at evenly spaced quantiles of the error's distribution. Simulations on
+        other numbers of nodes assume the middle one of these errors.
 
         Parameters
         ----------

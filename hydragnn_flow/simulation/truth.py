@@ -25,7 +25,7 @@ from hydragnn_flow.segment import SegmentSpec
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a segment that has its GCDs to itself."""
+    """True cost of a simulated segment that has its GCDs to itself: times [s], memory [GiB]."""
 
     start_seconds: float
     """Time before the first training step [s]."""
@@ -44,10 +44,10 @@ class Cost:
 
 
 class Truth(Protocol):
-    """Source of the true costs of segments, which a simulation follows."""
+    """Interface of the true costs of segments, which a simulation follows."""
 
     def cost(self, rank: Rank) -> Cost:
-        """Return time and memory of the segment that a process, ``rank``, takes part in."""
+        """Return true times [s] and memory [GiB] of the segment that process ``rank`` works on."""
         ...
 
 
@@ -58,7 +58,7 @@ def draws(seed: int, *of: int | str) -> np.random.Generator:
 
 
 class DrawnTruth:
-    """Machine whose rates and constants are drawn by a seed, independently of the cost model.
+    """Source of true segment costs on a machine whose speeds are random, not from a cost model.
 
     The work of a step is counted as in the campaign. The machine does the work at its own rates,
     with a random factor for each message-passing type and another for each trial. Several GCDs
@@ -82,7 +82,7 @@ class DrawnTruth:
         self._types: dict[str, float] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Return time and memory of the segment that a process, ``rank``, takes part in."""
+        """Return true times [s] and memory [GiB] of the segment that process ``rank`` works on."""
         work, steps, slower, larger = self._of_trial(rank.segment)
         gcd, width = self._site.node.gcd, rank.world
         micro_batches = rank.segment.network.Training.accumulation_steps
@@ -144,7 +144,7 @@ class DrawnTruth:
 
 
 class EstimatedTruth:
-    """Machine that follows a cost model within its stated error.
+    """Source of true segment costs: a cost model's estimates with random errors of stated size.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class EstimatedTruth:
         self._known: dict[tuple[int, int, int, int], Cost] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """Return time and memory of the segment that a process, ``rank``, takes part in."""
+        """Return true times [s] and memory [GiB] of the segment that process ``rank`` works on."""
         spec, width = rank.segment, rank.world
         key = spec.seed, spec.network.Training.accumulation_steps, spec.epochs.batches, width
         if key not in self._known:
@@ -195,22 +195,29 @@ class EstimatedTruth:
 
 
 def deviation(estimate: Estimate) -> float:
-    """Return the standard deviation of the logarithm of a time, from its 95th percentile."""
+    """Return the standard deviation of the logarithm of a segment's estimated time.
+
+    It follows from the estimate and its 95th percentile.
+    """
     return math.log(estimate.high / estimate.seconds) / 1.645
 
 
 class Curves(Protocol):
-    """Source of the validation errors of trials and members."""
+    """Interface of simulated learning curves: validation errors of trials and members."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Return the criterion after each epoch, from the trial's first to the segment's last."""
+        """Return the criterion (relative validation error) after each epoch, [n_epochs].
+
+        Epochs are counted from the trial's first to the segment's last.
+        """
         ...
 
 
 class DrawnCurves:
-    """Learning curves that fall towards a floor, which depends on the hyper-parameters.
+    """Simulated learning curves that fall towards a floor, which hyper-parameters determine.
 
-    The floor has a single minimum in the search space, drawn by the seed, and rises around it.
+    The floor is smallest at one point of the search space, which the seed draws, and rises around
+    it.
 
     Parameters
     ----------
@@ -228,6 +235,10 @@ class DrawnCurves:
         self._weights = dict(zip(space, weights.tolist(), strict=True))
 
     def errors(self, spec: SegmentSpec) -> list[float]:
+        """Return the criterion (relative validation error) after each epoch, [n_epochs].
+
+        Epochs are counted from the trial's first to the segment's last.
+        """
         drawn = draws(self._seed, "curve", spec.seed)
         floor = self._floor(spec.network) * math.exp(0.1 * drawn.standard_normal())
         epochs = np.arange(1, spec.epochs.until_epoch + 1)
@@ -246,7 +257,7 @@ class DrawnCurves:
 
 
 def value_at(network: NetworkConfig, path: str) -> Any:
-    """Return the value at a dotted path of a network; None if there is none.
+    """Return the value at a dotted path in a network's configuration; None if there is none.
 
     The result is the first element if the value is a list.
     """

@@ -27,7 +27,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import VERSION, checkpoints
 
 @dataclass(eq=False)
 class Job:
-    """Work of a segment on its GCDs, and how much of it is finished."""
+    """Simulated segment that runs: its GCDs, its work [s], and how much of it is finished [s]."""
 
     spots: Sequence[Spot]
     """GCD of each rank."""
@@ -47,7 +47,7 @@ class Job:
 
 
 class Gcds:
-    """Simulated GCDs and the jobs on them, which slow each other down.
+    """Simulated GCDs with the segments (jobs) that run on them and slow each other down.
 
     A job alone on its GCD runs at rate 1. Several on one GCD run at ``min(1, 1 / Σ busy)``, divided
     by ``1 + interference * others``. A job on several GCDs runs at the rate of the slowest.
@@ -70,20 +70,20 @@ class Gcds:
         """Time in which ended jobs kept GCDs busy, summed over GCDs [s]."""
 
     def on(self, spots: Iterable[Spot]) -> list[Job]:
-        """Return the jobs that run on any of the GCDs ``spots``, each job once."""
+        """Return the simulated jobs that run on any of the GCDs ``spots``, each job once."""
         return list({id(job): job for spot in spots for job in self._jobs[spot]}.values())
 
     def memory(self, spot: Spot) -> float:
-        """Return the total memory of the jobs on a GCD [GiB]."""
+        """Return the memory that all jobs on a simulated GCD take together [GiB]."""
         return sum(job.memory_gib for job in self._jobs[spot])
 
     def done(self, job: Job) -> float:
-        """Return the part of a job's ``seconds`` that is finished by now [s]."""
+        """Return how much of a job's work is finished by now, as a part of its ``seconds`` [s]."""
         self._advance(job)
         return job.done
 
     def begin(self, job: Job) -> None:
-        """Start a job on its GCDs."""
+        """Start a simulated job on its GCDs, and adapt the speed of the jobs that run there."""
         now = job._since = self._clock.monotonic()
         for spot in job.spots:
             self._jobs[spot].append(job)
@@ -91,7 +91,7 @@ class Gcds:
         self._refresh(job.spots)
 
     def end(self, job: Job) -> None:
-        """Remove a job from its GCDs, finished or not."""
+        """Remove a job, finished or not, from its GCDs, and adapt the speed of the other jobs."""
         self._advance(job)
         if job._end is not None:
             job._end.call_off()
@@ -150,7 +150,7 @@ class _Sending:
 
 
 class SimulatedWorkers(Workers):
-    """Simulated workers of a site, which take segments and end them in virtual time.
+    """Simulated workers of a site: segments pass on them in virtual time, without any training.
 
     Whether a segment succeeds does not depend on its node, and all its ranks end together.
 
@@ -197,17 +197,17 @@ class SimulatedWorkers(Workers):
         """Virtual times at which the last segment, and the last one of a trial, ended [s]."""
 
     def update(self, demand: int) -> None:
-        """Request batch jobs, or give idle ones back, so that there are ``demand`` GCDs."""
+        """Request simulated batch jobs, or end idle ones, so that there are ``demand`` GCDs."""
         self.blocks.update(demand)
 
     def hosts(self) -> list[Host]:
-        """Return the nodes that take work."""
+        """Return the simulated nodes that take segments."""
         return self.blocks.hosts()
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run ranks of a segment on a node; return a future of their results.
+        """Simulate a segment's ranks (processes) on one node; return a future of their results.
 
-        The segment starts when all its ranks, on whatever nodes, were given.
+        A segment on several nodes starts once this method was called for each of them.
         """
         future: Future[list[SegmentResult]] = Future()
         spec = ranks[0].segment
@@ -218,7 +218,7 @@ class SimulatedWorkers(Workers):
         return future
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop an attempt at a segment with a checkpoint."""
+        """Stop an attempt at a segment (one sending of it) early, with a checkpoint."""
         if (sending := self._sendings.get(attempt)) is not None:
             self._stop(sending)
 

@@ -76,7 +76,10 @@ class _Suite(NetworkSuite):
         return _built(network).eval()
 
     def test_outputs_have_the_names_and_shapes_that_are_asked_for(self, model: EngineModel) -> None:
-        """The model itself raises an error for an output that is missing or has another shape."""
+        """Check that all outputs are finite.
+
+        The model itself raises an error for an output that is missing or has another shape.
+        """
         found = outputs(model, alloy(0), alloy(1))
         assert all(np.isfinite(values).all() for values in found.values())
 
@@ -87,13 +90,19 @@ class _Suite(NetworkSuite):
         assert all(torch.equal(batch[key], before[key]) for key in before.keys())  # noqa: SIM118
 
     def test_weights_are_drawn_from_the_seed(self, network: EngineNetwork) -> None:
-        """Ensemble members need different weights, and a restarted trial the same ones."""
+        """Check that the seed alone decides the initial weights.
+
+        Ensemble members need different weights, and a restarted trial the same ones.
+        """
         first, again, other = (_weights(_built(network, seed)) for seed in (1, 1, 2))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
     def test_it_learns(self, model: EngineModel) -> None:
-        """Labels differ from outputs by one standard deviation, of which 60 steps remove half."""
+        """Check that training on two structures lowers the loss to less than a quarter.
+
+        Labels differ from outputs by one standard deviation, of which 60 steps remove half.
+        """
         batch = as_batch(alloy(0), alloy(1))
         model.train()
         wanted = {name: values.detach() for name, values in model(batch).items()}
@@ -138,7 +147,10 @@ class _Suite(NetworkSuite):
         self.same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
 
     def test_another_process_knows_its_cost(self, network: EngineNetwork, tmp_path: Path) -> None:
-        """The process that measures costs for the driver builds the network and takes steps."""
+        """Check that the cost of a network can be measured in another process.
+
+        That process builds the network and takes steps; the driver gets the cost from it.
+        """
         graphs = as_graphs(*(alloy(seed) for seed in range(6)))
         for graph in graphs:
             atoms = graph.num_nodes
@@ -159,7 +171,7 @@ class _Suite(NetworkSuite):
 
 
 class PropertyEngineSuite(_Suite):
-    """Tests of a network that predicts a graph and a node target."""
+    """Conformance tests of an engine (builder of networks) for a graph target and a node target."""
 
     _keys: ClassVar[dict[str, Any]] = {}
     _outputs: ClassVar[dict[str, str]] = {"gap": "graph", "charge": "node"}
@@ -167,7 +179,7 @@ class PropertyEngineSuite(_Suite):
 
 
 class PotentialEngineSuite(AnyPotentialSuite, _Suite):
-    """Tests of a network that predicts an energy, with forces as its gradient."""
+    """Conformance tests of an engine (builder of networks) for potentials: energy and forces."""
 
     _keys: ClassVar[dict[str, Any]] = {
         "enable_interatomic_potential": True,
@@ -178,7 +190,10 @@ class PotentialEngineSuite(AnyPotentialSuite, _Suite):
     _units: ClassVar[dict[str, list[float]]] = {"energy": [0.8]}
 
     def test_forces_are_the_gradient_of_the_energy(self, model: EngineModel) -> None:
-        """Override this test for a network that predicts forces directly."""
+        """Check that forces are the negative gradient of the energy.
+
+        Override this test for a network that predicts forces directly.
+        """
         model, step = model.double(), 1e-4
         batch = as_batch(alloy())
         batch.pos = batch.pos.double()

@@ -103,7 +103,10 @@ class _Suite(NetworkSuite):
         return lively(make(edge_features=["lengths"] if asks else None))
 
     def test_edge_order_does_not_matter(self, model: HydraModel) -> None:
-        """HydraGNN's files have edges in any order."""
+        """Check that predictions do not depend on the order of the edges.
+
+        Files of HydraGNN have edges in any order.
+        """
         batch, shuffled = as_batch(alloy()), as_batch(alloy())
         order = torch.randperm(batch.num_edges, generator=torch.Generator().manual_seed(0))
         shuffled.edge_index = batch.edge_index[:, order]
@@ -114,7 +117,10 @@ class _Suite(NetworkSuite):
 
     @pytest.mark.parametrize("far", [2, 3000], ids=["near", "far"])
     def test_choice_of_periodic_image_does_not_matter(self, model: HydraModel, far: int) -> None:
-        """Trajectories of molecular dynamics may have unwrapped atoms, far outside the cell."""
+        """Check that predictions do not depend on the periodic image in which an atom is given.
+
+        Trajectories of molecular dynamics may have unwrapped atoms, far outside the cell.
+        """
         atoms, moved = alloy(exact=False), alloy(exact=False)
         images = np.random.default_rng(2).integers(-far, far + 1, (len(atoms), 3))
         moved.positions += images @ atoms.cell.array
@@ -160,7 +166,10 @@ class _Suite(NetworkSuite):
         _check_gradients(make())
 
     def test_costs_the_same_without_numbers(self, mpnn_type: str, make: Make) -> None:
-        """The cost of a trial is counted on the meta device before the trial runs."""
+        """Check that the counted cost of a network is the same on the meta device.
+
+        The cost of a trial is counted there before the trial runs.
+        """
         section = network(mpnn_type, potential=self.potential, **self.architecture)
         with torch.device("meta"):
             empty = build_model(section, manifest())
@@ -168,7 +177,7 @@ class _Suite(NetworkSuite):
 
 
 class PropertySuite(_Suite):
-    """Tests of networks with several targets, for every message-passing type."""
+    """Conformance tests of any message-passing type, in networks with several targets."""
 
     potential = False
 
@@ -230,7 +239,10 @@ class PropertySuite(_Suite):
         assert not watched.read & architecture.unread()
 
     def test_vectors_are_as_its_properties_say(self, properties: Properties, make: Make) -> None:
-        """The first of two layers returns tensors if the type passes on equivariant features."""
+        """Check that layers pass on tensors (equivariant features) as the type's properties say.
+
+        The first of two layers returns tensors if the type passes on equivariant features.
+        """
         batch, has = as_batch(alloy()), []
         for equivariance in (False, True):
             model = make(equivariance=equivariance, num_conv_layers=2)
@@ -249,7 +261,7 @@ class PropertySuite(_Suite):
 
 
 class PotentialSuite(AnyPotentialSuite, _Suite):
-    """Tests of potentials, for message-passing types that read lengths."""
+    """Conformance tests of a message-passing type that reads edge lengths, in potentials."""
 
     potential = True
 
@@ -303,7 +315,10 @@ class PotentialSuite(AnyPotentialSuite, _Suite):
     def test_angles_matter_where_the_type_sees_them(
         self, properties: Properties, make: Make
     ) -> None:
-        """The outer two of three atoms are too far apart to be neighbours of each other."""
+        """Check that a bond angle changes the energy if the type sees angles, and only then.
+
+        The outer two of the three atoms are too far apart to be neighbours of each other.
+        """
         model = lively(make(num_conv_layers=1))
 
         def bent(angle: float) -> ase.Atoms:
@@ -315,9 +330,10 @@ class PotentialSuite(AnyPotentialSuite, _Suite):
         assert (abs(energies[0] - energies[1]) > 1e-7) == properties.sees_angles
 
     def test_ideal_lattices_and_coinciding_atoms_train(self, make: Make) -> None:
-        """Square roots have infinite slopes at zero, the length of an edge between the two atoms.
+        """Check that gradients are finite in an ideal lattice and where two atoms coincide.
 
-        In an ideal lattice, forces and sums of vectors are zero too.
+        Square roots have infinite slopes at zero, the length of an edge between two such atoms. In
+        an ideal lattice, forces and sums of vectors are zero too.
         """
         model = make()
         ideal = ase.build.bulk("Cu", "fcc", a=3.75, cubic=True)

@@ -179,7 +179,10 @@ def energy_and_forces(model: Model, *structures: ase.Atoms) -> tuple[NDArray[Any
 
 
 class NetworkSuite:
-    """Tests of any network; a subclass has a fixture ``model`` of one in evaluation mode."""
+    """Tests that every network must pass.
+
+    A subclass defines the fixture ``model``, a network in evaluation mode.
+    """
 
     tolerance: ClassVar[float]
     """Largest difference of predictions that should be equal, relative to the largest number."""
@@ -202,7 +205,10 @@ class NetworkSuite:
             np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=name)
 
     def test_structures_are_told_apart(self, model: Any) -> None:
-        """A network with constant outputs would pass the other tests."""
+        """Check that predictions differ between structures.
+
+        A network with constant outputs would pass the other tests.
+        """
         # A network without lengths only reads the graph, so the second one lacks an atom.
         first, second = alloy(0), alloy(1, spacing=3.3)
         del second[0]
@@ -228,7 +234,7 @@ class NetworkSuite:
 
 
 class AnyPotentialSuite(NetworkSuite):
-    """Tests of any potential."""
+    """Tests that every potential (network that predicts an energy and forces) must pass."""
 
     def test_a_lone_atom_has_an_energy(self, model: Any) -> None:
         energies, forces = energy_and_forces(model, ase.Atoms("Cu"))

@@ -41,7 +41,7 @@ _RUNGS = (1, 3, 9)
 
 
 class SamplerSuite:
-    """Tests of a sampler as :class:`~hydragnn_flow.search.Search` uses it.
+    """Conformance tests of a sampler as :class:`~hydragnn_flow.search.Search` uses it.
 
     A sampler that does not support a search must raise an error before the search begins: when the
     sampler is created, or when it proposes its first trials. Tests of that search are then skipped.
@@ -56,7 +56,7 @@ class SamplerSuite:
     def search(
         self, folder: Path, sampler: str | dict[str, Any], seed: int = 1, **keys: Any
     ) -> Iterator[Search]:
-        """Context manager: yield a search over :data:`SPACE`.
+        """Context manager: open a search with a sampler over :data:`SPACE`, a small test space.
 
         Skips the test if the sampler or the configuration does not support the search.
 

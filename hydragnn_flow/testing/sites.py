@@ -26,7 +26,7 @@ _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
 
 
 class SiteSuite:
-    """Tests of a site; a subclass sets :attr:`name`."""
+    """Conformance tests of a site (description of a machine); a subclass sets :attr:`name`."""
 
     name: str | Path
     """Path of a site file, or name of a site that ships with the package."""
@@ -86,7 +86,7 @@ def example_options(name: str | Path) -> dict[str, Any]:
 
 
 def executors_of(site: Site, directory: Path) -> dict[str, Any]:
-    """Return Parsl's executors of a site by label.
+    """Return the Parsl executors of a site (machine) by label.
 
     Parsl's run directory is ``directory``, and the driver's address 127.0.0.1, so that this works
     on a host outside the site.

@@ -38,14 +38,14 @@ _TARGETS = {"energy": np.zeros(1), "forces": np.zeros((2, 3))}
 
 
 class SourceSuite:
-    """Tests of one source; a subclass overrides the fixture `section`."""
+    """Conformance tests of one data source; a subclass overrides the fixture `section`."""
 
     cutoff: ClassVar[float] = 3.0
     """Radius of the network; the source's own edges, if any, must not be longer."""
 
     @pytest.fixture
     def section(self, tmp_path: Path) -> dict[str, Any]:
-        """Write files to ``tmp_path`` and return the section `data.source` that reads them.
+        """Write example files to ``tmp_path`` and return the section `data.source` that reads them.
 
         File names in the section are relative to ``tmp_path``.
         """
@@ -62,19 +62,25 @@ class SourceSuite:
         return DataConfig.model_validate({"source": source, "split": split, "path": tmp_path})
 
     def test_the_configuration_survives_json(self, source_config: DataConfig) -> None:
-        """Tasks receive the configuration as JSON, and run.yaml stores it in the same form."""
+        """Check that the configuration survives conversion to JSON and back.
+
+        Tasks receive the configuration as JSON, and run.yaml stores it in the same form.
+        """
         again = DataConfig.model_validate(json.loads(source_config.model_dump_json()))
         assert again == source_config
 
     def test_files_are_there(self, source_config: DataConfig) -> None:
-        """The check of files passes, and the fingerprint counts every file that is read."""
+        """Check that the source's files exist, and that its fingerprint counts all of them."""
         source_config.check_files()
         files = open_source(source_config, 0).files()
         assert all(file.is_file() for file in files)
         assert fingerprint(source_config)["files"] == len(files)
 
     def test_chunks_cover_everything_once(self, source_config: DataConfig) -> None:
-        """Chunks survive JSON; training data come first; ranges of a file are consecutive."""
+        """Check that chunks (ranges of a file's structures) cover each file once and in order.
+
+        Chunks survive JSON, and training data come first.
+        """
         chunks = open_source(source_config, 0).chunks()
         assert [Chunk(**json.loads(json.dumps(asdict(chunk)))) for chunk in chunks] == chunks
         roles = [role for role, _ in groupby(chunks, key=lambda chunk: chunk.role)]
@@ -91,7 +97,10 @@ class SourceSuite:
                 first += here[-1].stop
 
     def test_a_chunk_read_alone_gives_the_same(self, source_config: DataConfig) -> None:
-        """Many processes read some chunks each; each gets what a single process would get."""
+        """Check that a chunk (range of a file) read alone has the records that it has among others.
+
+        Many processes read some chunks each; each gets what a single process would get.
+        """
         together = open_source(source_config, 0)
         chunks = together.chunks()
         whole = [list(together.read(chunk)) for chunk in chunks]
@@ -101,7 +110,7 @@ class SourceSuite:
             assert len(records) == chunk.stop - chunk.start
 
     def test_any_range_of_a_chunk_can_be_read(self, source_config: DataConfig) -> None:
-        """Any range can be read alone and repeatedly."""
+        """Check that any range of the records of a chunk can be read alone and repeatedly."""
         source = open_source(source_config, 0)
         for chunk in source.chunks()[:3]:
             records = list(source.read(chunk))
@@ -111,7 +120,7 @@ class SourceSuite:
                 self._same(some, records[start:stop])
 
     def test_records_say_what_they_are(self, source_config: DataConfig) -> None:
-        """Index, origin, targets and features of a record agree with those of the source."""
+        """Check that a record's index, origin, targets and features agree with its source."""
         source = open_source(source_config, 0)
         counted: dict[Role, int] = {}
         for chunk, record, graph in self._graphs(source):
@@ -130,7 +139,10 @@ class SourceSuite:
         assert all(level in (None, found[name]) for name, level in levels.items())
 
     def test_graphs_have_the_layout_of_a_store(self, source_config: DataConfig) -> None:
-        """Graphs are finite, of one layout, with the data types of stores and no long edges."""
+        """Check that graphs have the layout and data types of a store.
+
+        They are finite, and no edge is longer than the cutoff.
+        """
         source = open_source(source_config, 0)
         read = list(self._graphs(source))
         columns = pack([graph for *_, graph in read], [record.origin for _, record, _ in read])

@@ -23,18 +23,18 @@ _TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process, number of ranks, and the collectives that training needs."""
+    """Ranks (processes) of one job: index of this rank, their number, and collective operations."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_first(self) -> bool:
-        """True for rank 0, which writes files and reports."""
+        """True for rank 0 of the job, which writes files and reports."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum ``values`` over all ranks in place (collective)."""
+        """Sum the tensor ``values`` over all ranks, in place, and return it (collective)."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
@@ -50,23 +50,26 @@ class World:
         return bytes(map(int, codes)).decode(errors="surrogateescape")
 
     def wait(self) -> None:
-        """Wait until every rank has arrived (collective)."""
+        """Wait until every rank of the job has called this method (collective)."""
         if self.size > 1:
             dist.barrier()
 
     def leave(self) -> None:
-        """Destroy the process group (collective); with NCCL no rank can leave alone."""
+        """Destroy the job's process group of torch.distributed (collective).
+
+        With NCCL no rank can leave alone.
+        """
         if self.is_joined:
             dist.destroy_process_group()
 
     @property
     def is_joined(self) -> bool:
-        """True while there are other ranks and the process group exists."""
+        """True while the job has other ranks and its process group exists."""
         return self.size > 1 and dist.is_initialized()
 
 
 def join(rank: int, size: int, store: Store | None, device: str) -> World:
-    """Join the process group of a job; all ranks end it with :meth:`World.leave`.
+    """Join the process group of a job's ranks; all ranks end it with :meth:`World.leave`.
 
     A rank that fails with an error that the others do not have must end its process. With NCCL it
     would hang in `destroy_process_group`, waiting for ranks that wait for it.
@@ -121,7 +124,7 @@ def this_device() -> torch.device:
 
 
 def usable_device(name: str | torch.device) -> torch.device:
-    """Return a device by torch's name after checking that it can be used.
+    """Return the device that torch knows by a name, after checking that it can be used.
 
     Raises
     ------

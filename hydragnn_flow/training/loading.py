@@ -29,12 +29,12 @@ THREAD = "batches"
 
 
 def reads_ahead(device: torch.device) -> bool:
-    """Return whether a thread reads batches ahead for this kind of device."""
+    """Return True if a thread reads batches ahead of the training steps; False on a CPU."""
     return device.type != "cpu"
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
-    """Yield batches in their order, on the device.
+    """Yield batches of graphs in their order, copied to a device.
 
     Close the generator if you leave it early: this ends its thread and closes ``batches``. An
     exception of ``batches`` is raised in place of the batch.
@@ -61,7 +61,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    """Return one batch on the device; the host waits for the copy."""
+    """Return one batch of graphs copied to a device; the host waits for the copy."""
     on_it: Batch = _counted(batch).to(device)
     return on_it
 

@@ -44,7 +44,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Return freed memory that was kept, to the system and to the device."""
+    """Give memory that this process has freed, but still holds, back to system and accelerator."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -64,7 +64,7 @@ def forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Return the peak of the process's own memory since the reset [GiB].
+    """Return the peak of this process's own memory since :func:`forget_peak_memory` [GiB].
 
     On an accelerator this is what torch has allocated there. On a processor it excludes pages of
     files, since libraries and a store in memory belong to the node. Linux records the peak of all

@@ -47,11 +47,14 @@ class Diverged(ArithmeticError):
 
 
 class Stopped(Exception):
-    """Exception that ends a segment (one job of a training) before its last epoch; it says why."""
+    """Exception that ends a segment (one job of a training) before its last epoch.
+
+    Its message says why.
+    """
 
 
 class Steady:
-    """Counter of the number, time and energy of the steps after the first `WARM_UP_STEPS`.
+    """Counter of the number, time [s] and energy [J] of steps after the first `WARM_UP_STEPS`.
 
     In the first steps kernels are chosen, memory is allocated, and DDP learns the order of
     gradients. They would dominate a training of a few steps and say nothing about a long one.
@@ -76,12 +79,15 @@ class Steady:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Number, graphs, time [s] and energy [J] of counted steps, by their names in outcomes."""
+        """Number, graphs, time [s] and energy [J] of counted steps, by name, as `steady_steps`."""
         names = ("steps", "graphs", "seconds", "joules")
         return {f"steady_{name}": getattr(self, name) for name in names}
 
     def resume(self) -> None:
-        """Begin to measure with the next step; energy used since the last step is left out."""
+        """Begin to measure energy [J] with the next step.
+
+        Energy that was used since the last step is left out.
+        """
         self._before = self._joules()
 
     def count(self, steps: int, graphs: int, seconds: float) -> None:
@@ -163,12 +169,19 @@ class TrainingMonitor:
 
     @property
     def step_seconds(self) -> float:
-        """Mean time per step [s], excluding the first synchronisation unless it is the only one."""
+        """Mean time of a training step [s].
+
+        The steps up to the first synchronisation (reading of losses) count only if there are no
+        others.
+        """
         n, seconds = self._stepping if self._stepping[0] else self._first
         return seconds / n if n else 0.0
 
     def reason_to_stop(self) -> str:
-        """Return the reason to stop now, or an empty string, without waiting for the device."""
+        """Return the reason why the training has to stop now, or an empty string.
+
+        The call does not wait for the device.
+        """
         self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
@@ -183,11 +196,13 @@ class TrainingMonitor:
 
     @property
     def sync_is_due(self) -> bool:
-        """True if it is time to synchronise; the same on every rank."""
+        """True if it is time to read the losses by :meth:`sync`; the same on every rank."""
         return len(self._losses) >= self._steps_between_syncs
 
     def sync(self, epoch: int, step: int) -> list[float]:
-        """Read the losses since the last call (collective, after the same step on every rank).
+        """Read the losses of the steps since the last call from the device (collective).
+
+        All ranks call this method after the same step.
 
         Parameters
         ----------
@@ -245,7 +260,7 @@ class TrainingMonitor:
         return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 
     def evaluated(self, seconds: float) -> None:
-        """Record the duration of an evaluation [s]; the next step's time begins now."""
+        """Record the duration of a validation [s]; the time of the next step begins now."""
         self._slowest_evaluation = max(self._slowest_evaluation, seconds)
         self._synced = time.monotonic()
         self.steady.resume()
@@ -294,7 +309,7 @@ _SECONDS_BETWEEN_READINGS = 10.0
 
 
 class EnergyMeter:
-    """Energy used since the meter was created [J].
+    """Meter of the energy that a segment has used since the meter was created [J].
 
     NVIDIA devices are read through NVML (package ``nvidia-ml-py``), AMD ones through AMD SMI
     (package ``amdsmi``, part of ROCm), Intel's through the kernel, processors through RAPL. If that
@@ -319,15 +334,16 @@ class EnergyMeter:
         self._read = time.monotonic()
 
     def poll(self) -> None:
-        """Read the counters if that is due, so that ``fraction`` is current and no wrap is missed.
+        """Read the energy counters, unless they were read within the last ten seconds.
 
-        Call this at least once a minute.
+        So ``fraction`` is current, and no wrap of a counter is missed. Call this at least once a
+        minute.
         """
         if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
             self.joules()
 
     def joules(self) -> float | None:
-        """Return the energy so far [J]; None if there is no counter or one has failed."""
+        """Return the segment's energy so far [J]; None if there is no counter or one has failed."""
         self._read = time.monotonic()
         now = self._now()
         if not self._counters:

@@ -24,18 +24,19 @@ from hydragnn_flow.training.distributed import World
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon: steps of weight matrices along all singular directions alike; AdamW for other weights.
+    """Optimiser Muon for weight matrices, with AdamW for all other parameters.
 
-    Jordan et al., 2024, https://kellerjordan.github.io/posts/muon, with steps as long as AdamW's
-    (Liu et al., arXiv:2502.16982, eq. 4), so that its learning rates fit. ``torch.optim.Muon``
-    takes matrices only, one after the other. Steps do not synchronize with the device.
+    Steps of a matrix are alike along all of its singular directions (Jordan et al., 2024,
+    https://kellerjordan.github.io/posts/muon). They are as long as AdamW's (Liu et al.,
+    arXiv:2502.16982, eq. 4), so that its learning rates fit. ``torch.optim.Muon`` takes matrices
+    only, one after the other. Steps do not synchronize with the device.
 
     Parameters
     ----------
     params
         Parameters that are trained.
     matrices
-        Those of them that Muon trains, from
+        Parameters among ``params`` that Muon trains, from
         :func:`~hydragnn_flow.models.cost.weight_matrices`; AdamW trains the others.
     lr, weight_decay
         Settings as in ``torch.optim.AdamW``, whose other defaults apply too.
@@ -55,7 +56,10 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; ``closure`` is ignored and nothing is returned, unlike in torch."""
+        """Change the parameters by one optimiser step with their gradients.
+
+        Unlike in torch, ``closure`` is ignored and nothing is returned.
+        """
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if weights:
@@ -120,11 +124,11 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Return matrices [n, rows, columns] with their singular vectors and singular values near one.
+    """Return matrices [n, rows, columns] whose singular values have been changed to about one.
 
-    Five Newton–Schulz iterations, after which singular values from 0.004 to 1 times the root of the
-    sum of their squares are between 0.7 and 1.2 (coefficients of Jordan et al.). They work on the
-    product of the matrix and its transpose, the smaller of both.
+    Singular vectors stay. After five Newton–Schulz iterations, singular values from 0.004 to 1
+    times the root of the sum of their squares are between 0.7 and 1.2 (coefficients of Jordan et
+    al.). The iterations work on the smaller of the two products of the matrix and its transpose.
     """
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     # First by the largest element: the squares of small ones would be zero.
@@ -168,7 +172,7 @@ _FUSED_ON_PARTS = ("Adam", "AdamW")
 def make_optimizer(
     model: nn.Module, settings: Optimizer, learning_rate: float, world: World
 ) -> torch.optim.Optimizer:
-    """Return the optimiser that `Training.Optimizer` asks for, of the trained parameters.
+    """Return the optimiser of a network's trained parameters, as `Training.Optimizer` says.
 
     Parameters
     ----------
@@ -201,7 +205,7 @@ def make_optimizer(
 
 
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
-    """Return the learning rate for a number of graphs per step, according to `batch_scaling`.
+    """Return the learning rate for a number of graphs per step, as `batch_scaling` says.
 
     ``graphs_per_step`` is called only if the rate depends on the number. The rate is proportional
     to the number (Goyal et al., arXiv:1706.02677) or to its root, which suits Adam and similar
@@ -214,7 +218,7 @@ def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], floa
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """Return an optimiser's state dict for a checkpoint (collective).
+    """Return the state dict of an optimiser for a checkpoint (collective).
 
     If ZeRO shards the state it is gathered on the first rank, and empty on the others.
     """
@@ -231,7 +235,9 @@ _LAST = 1 / 25e4
 
 
 class Schedule:
-    """Learning-rate schedule of `Training.Scheduler`; without it that of :func:`decay_factor`.
+    """Learning-rate schedule of a training, which gives the learning rate of each step.
+
+    It is that of `Training.Scheduler`; without that section the rate follows :func:`decay_factor`.
 
     Parameters
     ----------
@@ -255,7 +261,7 @@ class Schedule:
         """State for a checkpoint: factor of the rate after plateaus, and what it follows from."""
 
     def rate(self, epoch: int, step: int, steps: float) -> float:
-        """Return the learning rate of a step.
+        """Return the learning rate of one training step.
 
         Parameters
         ----------
@@ -303,12 +309,12 @@ class Schedule:
 
 
 def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
-    """Return the default factor of the learning rate in an epoch, counted from 0.
+    """Return the factor of the learning rate in an epoch if there is no `Training.Scheduler`.
 
-    A trial (``decay`` is None) keeps its learning rate, factor 1, so that its checkpoint can be
-    continued from any rung of the search. A member's factor falls from 1 to 0 along half a cosine
-    between the two epochs of ``decay``, so that it converges (the stable and decay phases of Hu et
-    al., arXiv:2404.06395).
+    Epochs are counted from 0. A trial (``decay`` is None) keeps its learning rate, factor 1, so
+    that its checkpoint can be continued from any rung of the search. A member's factor falls from 1
+    to 0 along half a cosine between the two epochs of ``decay``, so that it converges (the stable
+    and decay phases of Hu et al., arXiv:2404.06395).
     """
     if decay is None:
         return 1.0
@@ -338,7 +344,7 @@ def _clamped(x: float) -> float:
 
 
 class Average:
-    """Exponential moving average of weights, over about the last ``1 / (1 - decay)`` steps.
+    """Exponential moving average of a model's weights, over about ``1 / (1 - decay)`` steps.
 
     Polyak & Juditsky, SIAM J. Control Optim. 30, 838 (1992). A trial is compared at its rung, in
     the middle of its learning-rate schedule. There the average is far less noisy than the weights
@@ -362,7 +368,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the average with the weights after a step."""
+        """Update the moving average with the model's weights after a training step."""
         if not self.decay:
             return
         # Short at first, or the random initial weights would linger.
@@ -374,9 +380,8 @@ class Average:
     def applied(self) -> Iterator[nn.Module]:
         """Context manager: yield the model in evaluation mode with averaged weights.
 
-        Its own weights are restored afterwards.
-
-        Buffers stay as they are: running means of a normalisation are averages already.
+        At the end the model gets its own weights back. Buffers stay as they are: running means of a
+        normalisation are averages already.
         """
         model = self._model.eval()
         if not self.decay:
@@ -392,7 +397,7 @@ class Average:
                 torch._foreach_copy_(_here(self._newest), kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: plain values and tensors."""
+        """Return the moving average for a checkpoint: number of steps, and averaged weights."""
         return {"steps": self.steps, "weights": self.weights}
 
     @torch.no_grad()

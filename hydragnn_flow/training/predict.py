@@ -72,7 +72,10 @@ class Outputs:
             self._bring()
 
     def arrays(self) -> dict[str, NDArray[np.floating[Any]]]:
-        """Return output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of adding."""
+        """Return the collected outputs on the host, by name: ``[n_graphs, d]`` or ``[n_atoms, d]``.
+
+        Rows are in the order in which batches were added.
+        """
         self._bring()
         return {name: np.concatenate(values) for name, values in self._read.items()}
 
@@ -100,7 +103,7 @@ def predict_batches(
 def predict_together(
     models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> list[dict[str, NDArray[np.float64]]]:
-    """Evaluate several models in one pass over the batches, which are read only once.
+    """Predict batches of graphs with several models in one pass, which reads each batch once.
 
     The list has the result of :func:`predict_batches` for each model.
     """
@@ -118,7 +121,7 @@ def predict_together(
 
 
 def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Stack the predictions of all members: output -> ``[n_members, n, d]``.
+    """Stack the predictions of all ensemble members: output name -> ``[n_members, n, d]``.
 
     Outputs that not all members have are left out: only some may predict a noise.
     """
@@ -127,7 +130,7 @@ def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str,
 
 
 def split_batches(split: Split, limit: int | Budget = 64) -> Iterable[Batch]:
-    """Return the graphs of a split in order, in batches.
+    """Return the graphs of a split in batches of limited size, in the order of the split.
 
     Parameters
     ----------
@@ -165,7 +168,7 @@ KEY = "predicted"
 
 
 def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
-    """Return predictions in the form in which a checkpoint stores them.
+    """Return predictions as tensors by name, in the form in which a checkpoint stores them.
 
     Atomic values are stored in float32, the precision of networks. Values of structures keep their
     precision, as energies may be large.
@@ -198,7 +201,9 @@ def gathered(
     world: World,
     device: torch.device,
 ) -> Predicted:
-    """Return the predictions of all ranks in the order of the split, on every rank (collective).
+    """Return a split's predictions by all ranks, in the order of the split (collective).
+
+    The result is the same on every rank.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def profile_segment(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
-    """Profile the training steps of a segment; return an outcome with the profile.
+    """Measure where the time of a segment's training steps goes, and return it in an outcome.
 
     The profile is the ``answer`` of the outcome on the first rank; it is empty on other ranks.
     Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Lack of memory and a
@@ -94,7 +94,9 @@ def profile_training(
     should_stop: Callable[[], bool] = lambda: False,
     energy_fraction: Callable[[], float] = lambda: 1.0,
 ) -> TrainingProfile:
-    """Profile the training steps of a network. The only file written is a trace, if asked for.
+    """Measure where the time of a network's training steps goes; return the profile.
+
+    The only file written is a trace, if the segment asks for one.
 
     Parameters
     ----------
@@ -219,7 +221,10 @@ def _trace(trainer: MarkedTrainer, steps: Iterator[Step], path: Path) -> None:
 
 
 class MarkedTrainer(Trainer):
-    """Trainer that records the moments of its steps, without waiting for the device."""
+    """Trainer that records when each step reads, computes and exchanges, for a profile.
+
+    Recording does not wait for the device.
+    """
 
     def __init__(
         self, spec: SegmentSpec, store: GraphStore, device: torch.device, world: World
@@ -237,7 +242,7 @@ class MarkedTrainer(Trainer):
             weight.register_post_accumulate_grad_hook(self._complete)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def marked_step(self, step: Step, batches: Iterator[list[Batch | None]]) -> None:
-        """Take a step, and record its moments.
+        """Take a training step, and record the moments between its phases.
 
         The next item of ``batches``, read here, must be the micro-batches of the step.
         """
@@ -249,10 +254,10 @@ class MarkedTrainer(Trainer):
         self._gradient = self._exchanged = None
 
     def seconds(self) -> Tensor:
-        """Return three times of each recorded step [s], [n_steps, 3].
+        """Return the times of each recorded step [s], [n_steps, 3]: reading, computing, exchange.
 
-        They are the time of reading, of computing, and from this rank's last gradient to the sums
-        over all ranks. A step whose last gradient was not recorded has NaN.
+        Exchange is the time from this rank's last gradient to the sums over all ranks. A step whose
+        last gradient was not recorded has NaN.
         """
         between, rows = self._between, []
         for asked, there, last, after, end in self.moments:
@@ -291,7 +296,7 @@ class MarkedTrainer(Trainer):
 
 
 def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
-    """Return the mean times of a step from the recorded steps of all ranks (collective).
+    """Return the mean time of each activity in a step, over the steps of all ranks (collective).
 
     Parameters
     ----------
@@ -308,7 +313,9 @@ def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
 
 
 def divided(seconds: Tensor) -> Parts:
-    """Return the mean times of a step; steps with NaN on any rank are left out.
+    """Return the mean time of each activity in a step, given the times of all ranks.
+
+    Steps with NaN on any rank are left out.
 
     Parameters
     ----------

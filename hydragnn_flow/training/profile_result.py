@@ -30,13 +30,13 @@ class Parts:
 
     @property
     def seconds(self) -> float:
-        """Total time of a step [s]."""
+        """Total time of a training step [s]: the sum over all activities."""
         return self.reading + self.computing + self.exchanging + self.waiting
 
 
 @dataclass(frozen=True)
 class TrainingProfile:
-    """Profile of a trial's steps: where their time goes.
+    """Profile of the training steps of a trial: where their time goes, memory and energy.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class TrainingProfile:
     steps
         Number of steps that were timed.
     seconds
-        Wall time of a step, of many timed as a whole, averaged over ranks [s].
+        Wall time of a step [s]: the mean of many that were timed as a whole, over all ranks.
     peak_memory_gib
         Peak memory of the first rank [GiB].
     joules_per_graph
@@ -72,7 +72,7 @@ class TrainingProfile:
 
     @property
     def closure(self) -> float:
-        """Relative difference between the sum of `parts` and the same steps timed as a whole."""
+        """Relative difference between the sum of `parts` and the step time measured as a whole."""
         return self.parts.seconds / self.seconds - 1.0
 
     def to_dict(self) -> dict[str, Any]:

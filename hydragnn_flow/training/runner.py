@@ -40,10 +40,11 @@ def run_segment(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
-    """Train one segment from its checkpoint, or from the beginning, up to its last epoch.
+    """Train one segment (a stretch of a trial's or member's training) up to its last epoch.
 
-    Divergence, lack of memory and a stop raise no error: they are the status of the outcome, which
-    then has a reason too.
+    The training continues from the segment's checkpoint, or starts from the beginning. Divergence,
+    lack of memory and a stop raise no error: they are the status of the outcome, which then has a
+    reason too.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def run_segment(
 
 
 def how_ended(error: Exception, world: World | None = None) -> dict[str, Any] | None:
-    """Return a dict of ``status`` and ``reason`` for a training that an error ended.
+    """Return ``status`` and ``reason``, in a dict, of a segment whose training an error ended.
 
     The result is None for any other error than divergence, a stop, or lack of memory. If other
     ranks of ``world`` still wait, an error for lack of memory is kept alive until the process ends.
@@ -152,9 +153,10 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """Return a copy of an outcome with a trainer's checkpoint, epochs, errors, cost and step times.
+    """Return a copy of a segment's outcome, completed with the results of its trainer.
 
-    The cost ([s], [J]) is that of earlier segments, in the checkpoint from which it resumed.
+    These are its checkpoint, epochs, errors and step times. The cost ([s], [J]) of earlier segments
+    comes from the checkpoint from which the segment resumed.
     """
     progress, sending, monitor = trainer.progress, trainer.sending, trainer.monitor
     found: dict[str, Any] = {

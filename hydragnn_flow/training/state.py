@@ -44,14 +44,17 @@ class Progress:
     average; 0 before."""
 
     def leave_trial(self) -> None:
-        """Begin a member's own training: the best weights of its trial no longer compete."""
+        """Forget the best epoch of the trial that a member continues; only its own epochs count."""
         self.patient_since = self.epoch
         self.best_val_error = self.best_val_loss = float("inf")
         self.best_epoch, self.metrics = 0, {}
 
 
 class Spent(NamedTuple):
-    """Cost of a training up to its checkpoint, also in segments (jobs) whose results were lost."""
+    """Cost of a training up to its checkpoint: time summed over GCDs [s], and energy [J].
+
+    It includes segments (jobs) whose results were lost.
+    """
 
     seconds: float = 0.0
     """Time summed over GCDs [s]."""

@@ -166,7 +166,7 @@ class Trainer:
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Train up to the segment's last epoch, or until early stopping ends it.
+        """Train the network up to the segment's last epoch, or until early stopping ends it.
 
         Parameters
         ----------
@@ -193,11 +193,11 @@ class Trainer:
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> Course:
-        """Yield each step with its batches; the caller takes the step and sets :attr:`taken`.
+        """Yield each training step with this rank's batches, for a caller that takes the steps.
 
-        The caller does both before it asks for the next step. Validation and checkpoints happen
-        between steps. Parameters and errors are those of
-        :meth:`run`. Fused training uses this to run the steps of several trainers together.
+        The caller takes a step and sets :attr:`taken` before it asks for the next one. Validation
+        and checkpoints happen between steps. Parameters and errors are those of :meth:`run`. Fused
+        training uses this to run the steps of several trainers together.
         """
         each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
@@ -236,14 +236,14 @@ class Trainer:
             self._save(monitor)
 
     def leave(self) -> None:
-        """Leave the process group (collective); afterwards each rank can continue alone."""
+        """Leave the process group of the ranks (collective); each rank can then continue alone."""
         if self.world.is_joined:
             self.parallel = Parallel(self.model)
         self.world.leave()
 
     @property
     def is_finished(self) -> bool:
-        """True if the segment's last epoch is reached or the early-stopping criterion is met."""
+        """True if the segment's last epoch is reached, or early stopping ends the training."""
         progress = self.progress
         waited = progress.epoch - max(progress.best_epoch, progress.patient_since)
         gives_up = self.settings.EarlyStopping and waited >= self.settings.patience
@@ -259,7 +259,7 @@ class Trainer:
         return [step for window in plan.windows() for step in window]
 
     def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
-        """Yield this rank's batch of each step, on the device; None if no graph is this rank's.
+        """Yield this rank's batch of each step, on the device; None if the rank has no graphs.
 
         ``steps`` have indices of graphs in ``split``. Close the generator if you leave it early.
         """
@@ -270,11 +270,12 @@ class Trainer:
                 yield next(there) if len(graphs) else None
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Yield the list of this rank's micro-batches of each step: at most `accumulation_steps`.
+        """Yield a list of this rank's micro-batches for each step: at most `accumulation_steps`.
 
-        If the epoch was begun on n times as many GCDs as this segment has, its steps keep their
-        graphs, and the limit is n times larger. With sharded weights every rank has equally many
-        micro-batches; an empty one is None. Close the generator if you leave it early.
+        A micro-batch has the graphs that a rank computes at once. If the epoch was begun on n times
+        as many GCDs as this segment has, its steps keep their graphs, and the limit is n times
+        larger. With sharded weights every rank has equally many micro-batches; an empty one is
+        None. Close the generator if you leave it early.
         """
         all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps
@@ -339,11 +340,12 @@ class Trainer:
         self.world.wait()
 
     def learn_leverage(self, before_batch: Callable[[], None] = lambda: None) -> None:
-        """Fit the leverage of the best weights, which later predictions then have (collective).
+        """Fit the leverage, which shows how unlike the training data a structure is (collective).
 
-        It is fitted to the training split, of which at most 8,192 graphs are used. Structures whose
-        features are not finite do not count. A network of an engine that does not tell its features
-        gets none. Earlier predictions are dropped.
+        It is fitted for the best weights to the training split, of which at most 8,192 graphs are
+        used. Later predictions contain it, and earlier ones are dropped. Structures whose features
+        are not finite do not count. A network of an engine that does not tell its features gets no
+        leverage.
 
         Parameters
         ----------
@@ -466,7 +468,7 @@ class Trainer:
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """Context manager of the model in evaluation mode with averaged weights."""
+        """Context manager: yield the model in evaluation mode with averages of its weights."""
         self.parallel.settle()
         with self.average.applied() as model:
             try:
@@ -588,7 +590,7 @@ class Trainer:
         return max(plan.steps, progress.step + 1)
 
     def update(self) -> Tensor:
-        """Change the weights by their gradients; return the gradient's norm before clipping."""
+        """Change weights and their average by the gradients; return the unclipped gradient norm."""
         # The norm is needed without clipping too: it shows whether the gradient is finite.
         norm = self.parallel.clip(self.settings.gradient_clip or math.inf)
         self.optimizer.step()

@@ -39,9 +39,11 @@ SECONDS = 600.0
 
 
 class EngineProbe:
-    """Probe that tries networks of engines: takes a training step, or reads initial weights.
+    """Separate process that tries the networks of engines, which may crash it.
 
-    Its process starts with the first network and ends with this object.
+    An engine is an external library that builds networks. The probe takes a training step with a
+    network, or reads its initial weights. The process starts with the first network and ends with
+    this object.
 
     Parameters
     ----------
@@ -60,7 +62,9 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Measure the cost of a training step on a batch of so many atoms, edges and graphs.
+        """Measure the cost of a network's training step: operations, bytes and memory.
+
+        The batch has as many atoms, edges and graphs as the arguments say.
 
         Raises
         ------
@@ -72,14 +76,14 @@ class EngineProbe:
         return NetworkCost(**self._ask(network, batch=batch))
 
     def weights(self, network: EngineNetwork, start: StartConfig, target: Path | None) -> None:
-        """Read the weights that a network begins with, and write them to a file.
+        """Check the weights that an engine's network begins with, and write them to a file.
 
         Parameters
         ----------
         network
             Network that an engine builds.
         start
-            Source of the weights, and the parameters to freeze.
+            Section `start_from`: source of the weights, and parameters to freeze.
         target
             File to write; None if the weights are only checked.
 
@@ -92,7 +96,7 @@ class EngineProbe:
         self._ask(network, start={**asked, "target": None if target is None else str(target)})
 
     def close(self) -> None:
-        """End the process, and wait until it is gone."""
+        """End the process of the probe, and wait until it is gone."""
         if self._process is not None:
             self._process.close()
             self._process = None

@@ -35,7 +35,7 @@ _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """Texts of the two files of a first configuration, and the choices in them."""
+    """First configuration for a user's data: texts of its YAML and JSON file, and main choices."""
 
     name: str
     text: str
@@ -50,13 +50,13 @@ class FirstConfig:
 
     @property
     def is_potential(self) -> bool:
-        """True if energies and forces are learnt together."""
+        """True if the network learns energies and forces together."""
         architecture = self.network["NeuralNetwork"]["Architecture"]
         return bool(architecture.get("enable_interatomic_potential", False))
 
 
 def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
-    """Make a configuration of the inspected data that `hydragnn-flow run` accepts unchanged.
+    """Make a first configuration for inspected data, which `hydragnn-flow run` accepts as it is.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
 
 
 def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
-    """Write YAML and JSON file of a configuration; return their paths.
+    """Write the YAML and the JSON file of a first configuration; return their paths.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def _network(
 
 
 def atoms_told(finding: Finding) -> str:
-    """Describe in words how many atoms the structures have."""
+    """Describe in words how many atoms the inspected structures have."""
     lowest, mean, highest = finding.atoms
     if lowest == highest:
         return f"{lowest} atoms each"

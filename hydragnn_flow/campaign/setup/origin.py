@@ -30,19 +30,19 @@ from hydragnn_flow.run_directory import CONFIG, RunDirectory, recorded
 
 @dataclass(frozen=True)
 class Origin:
-    """Trained weights, and the network that they belong to.
+    """Trained weights from which a campaign starts, and the network that they belong to.
 
     Attributes
     ----------
     path
-        Checkpoint file, or a folder; its checkpoint with the most epochs is taken.
+        Path of the checkpoint, or of a folder whose checkpoint with the most epochs is taken.
     network
         `NeuralNetwork` section of the network.
     statistics
-        Value of `Architecture.statistics` with which its layers can be built again.
+        Value of `Architecture.statistics` with which the network's layers can be built again.
     data_sets
-        Names of the data sets of its branches (heads of one data set each), in order; empty if
-        unknown.
+        Names of the data sets of the network's branches (heads of one data set each), in order;
+        empty if unknown.
     """
 
     path: Path
@@ -58,18 +58,21 @@ def network_from(
     space: Space,
     data_sets: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the network of a campaign, with the statistics that layers of the weights have.
+    """Return the `NeuralNetwork` section of a campaign that starts from trained weights.
+
+    Its `Architecture.statistics` is by default that for which the layers of the weights were built.
+    The section of an engine (external library that builds networks) stays unchanged.
 
     Parameters
     ----------
     start
-        Source of the weights.
+        Section `start_from`, which names the weights.
     network
         `NeuralNetwork` section of the campaign.
     network_with
         Function that takes values by dotted path, and returns the validated network with them.
     space
-        Domain by dotted path.
+        Domain of each parameter of the search by dotted path.
     data_sets
         Names of the data sets; empty for a single source.
 
@@ -90,7 +93,7 @@ def network_from(
 
 
 def find_origin(start: StartConfig) -> Origin:
-    """Find the weights that a campaign starts from, and their network; read no weights.
+    """Find the weights that `start_from` names, and their network, without reading the weights.
 
     Raises
     ------

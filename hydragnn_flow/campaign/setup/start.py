@@ -25,7 +25,7 @@ from hydragnn_flow.segment import trial_kwh
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration, and the network of weights that it starts from.
+    """Read and check a run configuration, including the network of weights that it starts from.
 
     Parameters
     ----------
@@ -85,12 +85,14 @@ class CampaignSummary:
 
 
 def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
-    """Refuse an unsuitable run directory or data files, without importing torch or Parsl.
+    """Check that a campaign can use its run directory, data files and sampler.
+
+    Parsl is not imported for that, and torch only if the sampler needs it.
 
     Parameters
     ----------
     config, run_directory
-        Arguments of :func:`run_campaign`.
+        Arguments as for :func:`run_campaign`.
 
     Returns
     -------
@@ -124,7 +126,7 @@ def prepare(
     run_directory: str | Path | None = None,
     view: View | None = None,
 ) -> Path:
-    """Build the GraphStore of a run on a site, unless it exists; return its path.
+    """Build the GraphStore (graphs on disk) of a run on a site, unless it exists; return its path.
 
     Parameters and errors are those of :func:`run_campaign`.
     """

@@ -32,12 +32,14 @@ _logger = logging.getLogger(__name__)
 
 
 def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Path]:
-    """Return the weights that a network of this package begins with, and their checkpoint's path.
+    """Return the initial weights of a network by parameter name, and their checkpoint's path.
+
+    The weights are those that `start_from` names; the network is one that this package builds.
 
     Parameters
     ----------
     start
-        Source of the weights, and the parameters to freeze.
+        Section `start_from`: source of the weights, and parameters to freeze.
     model
         Network, whose parameters are frozen in place; it may be on the device ``meta``.
 
@@ -56,12 +58,14 @@ def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Pa
 def check_start(
     start: StartConfig, network: NetworkConfig, store: GraphStore, target: Path | None = None
 ) -> Path:
-    """Refuse weights that the networks of a campaign cannot begin with; else write the weights.
+    """Check that the networks of a campaign can begin with the weights that `start_from` names.
+
+    If ``target`` is given, the weights are also written to that file.
 
     Parameters
     ----------
     start
-        Source of the weights.
+        Section `start_from`, which names the weights.
     network
         Network of the campaign.
     store
@@ -94,7 +98,7 @@ def check_start(
 def bring_weights(
     start: StartConfig, network: NetworkConfig, directory: RunDirectory, store: GraphStore
 ) -> None:
-    """Write the initial weights of all trials to the run directory.
+    """Write the weights with which all trials begin (`start_from`) to the run directory.
 
     Once the search has started, the source of the weights is not read again, as it may change.
 

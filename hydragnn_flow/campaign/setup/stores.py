@@ -35,7 +35,10 @@ _logger = logging.getLogger(__name__)
 def checked_store(
     config: RunConfig, path: Path, view: View, workers: Workers | None = None
 ) -> GraphStore:
-    """Open the store of a campaign, or prepare it first; check that it fits the configuration.
+    """Open a campaign's GraphStore, prepared first if missing; check that it fits the campaign.
+
+    The data in the store must fit the network, the ensemble and other sections of the
+    configuration.
 
     Parameters
     ----------
@@ -87,7 +90,7 @@ def checked_store(
 
 
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
-    """Return the number of validation graphs that judge each epoch of a run.
+    """Return the number of validation graphs by which each epoch of a run is judged.
 
     By default it is the number of all validation graphs. With a `search.budget` in steps or samples
     it is the number of graphs that an epoch trains on, at least 1,000; with a budget in seconds it
@@ -195,7 +198,7 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
 def segment_of_run(
     config: RunConfig, site: Site, store: Path, *, start: Start, epochs: EpochPlan, **others: Any
 ) -> SegmentSpec:
-    """Return a segment with the fields that all segments of a run on a site share.
+    """Build the specification of a segment (training job), with the fields common to a run.
 
     Parameters
     ----------

@@ -382,12 +382,12 @@ class Architecture(CommonArchitecture):
 
     @property
     def asks_for_lengths(self) -> bool:
-        """True if `edge_features` names the lengths of edges."""
+        """True if the key `edge_features` names the lengths of edges."""
         return any(name in LENGTHS for name in self.edge_features or ())
 
     @property
     def sees_lengths(self) -> bool:
-        """True if the layers read the lengths of edges."""
+        """True if the message-passing layers read the lengths of edges."""
         lengths = properties_of(self.mpnn_type).lengths
         if lengths == "request":
             return self.asks_for_lengths or self.enable_interatomic_potential
@@ -405,7 +405,7 @@ class Architecture(CommonArchitecture):
         return self.pe_dim if self.global_attn_engine == GPS else 0
 
     def unread(self) -> set[str]:
-        """Return the keys that have no effect, given the values of the other keys."""
+        """Return the keys of `Architecture` that have no effect, given the values of other keys."""
         properties = properties_of(self.mpnn_type)
         unread = READ_BY.keys() - set(properties.keys)
         if properties.options is None:

@@ -103,7 +103,7 @@ _PLACES = {
 
 
 def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
-    """Return the reason, by dotted path, for each key of `NeuralNetwork` that never has an effect.
+    """Return the reason, by dotted path, for each given key of `NeuralNetwork` without effect.
 
     Keys that another message-passing type would read are left out.
     """
@@ -129,7 +129,7 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
 
 
 def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
-    """Return default loss weights by key, for a potential without a weight above zero.
+    """Return the default loss weights, by key, of a potential without a weight above zero.
 
     HydraGNN would not train such a potential, but most of its example files describe one. A weight
     that is written as zero gets no default. For any other network the result is empty.

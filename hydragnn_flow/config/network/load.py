@@ -31,7 +31,9 @@ ENGINES: dict[str, str] = {"hydragnn": "hydragnn_flow.engines.hydragnn:build"}
 
 @lru_cache(maxsize=16)
 def engine_of(name: str) -> Any:
-    """Return the function by which an engine builds a network, after importing its module.
+    """Return the function by which an engine (external library) builds a network.
+
+    The module of the function is imported.
 
     Parameters
     ----------
@@ -61,7 +63,10 @@ def engine_of(name: str) -> Any:
 
 
 class EngineArchitecture(CommonArchitecture):
-    """`NeuralNetwork.Architecture` for an engine: its own keys, and keys of store and loss."""
+    """`NeuralNetwork.Architecture` of a network that an engine (external library) builds.
+
+    It has keys of the engine's own, and the keys that the store and the loss read.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -158,7 +163,10 @@ class VariablesOfInterest(Section):
 
 
 class NetworkConfig(Section):
-    """`NeuralNetwork` section of a HydraGNN file, whether this package or an engine builds it."""
+    """`NeuralNetwork` section of a HydraGNN file, whatever builds the network.
+
+    The builder is this package or an engine, an external library.
+    """
 
     Architecture: CommonArchitecture
     """Layers of the network."""
@@ -170,11 +178,14 @@ class NetworkConfig(Section):
     unused, refused = IGNORED["NeuralNetwork"], REFUSED["NeuralNetwork"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys that were given, as plain values that :func:`load_network` accepts."""
+        """Return the section's given keys as JSON values, which :func:`load_network` accepts."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
-        """Return the same network with each GCD's part of a step in ``steps`` micro-batches."""
+        """Return a copy of the section with ``steps`` micro-batches per training step on each GCD.
+
+        Micro-batches are the parts of a step that a GCD computes in turn.
+        """
         training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
 
@@ -201,7 +212,7 @@ class NetworkConfig(Section):
         return mpnn_type
 
     def effective(self) -> NetworkConfig:
-        """Return the same network with the default value for every key that has no effect."""
+        """Return a copy of the section in which every key without effect has its default value."""
         training = self.Training
         sections = {
             name: None if section is None else _as_read(section)
@@ -217,7 +228,7 @@ class NetworkConfig(Section):
         )
 
     def unread_keys(self) -> set[str]:
-        """Return the dotted paths of given keys that have no effect beside the other values."""
+        """Return the dotted paths of given keys that have no effect, given the other values."""
         training = self.Training
         unread = {
             f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
@@ -329,8 +340,10 @@ class EngineNetwork(NetworkConfig):
 
     @property
     def encodings(self) -> int:
-        """Number of columns of positional encodings that HydraGNN's key `pe_dim` asks for; 0 for
-        none."""
+        """Number of columns of positional encodings that HydraGNN's key `pe_dim` asks for.
+
+        It is 0 without the attention `GPS`, which alone reads them.
+        """
         own = self.Architecture.own
         asked = own.get("pe_dim") if own.get("global_attn_engine") == GPS else 0
         return asked if isinstance(asked, int) else 0
@@ -392,7 +405,7 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
 def load_network(
     network: NetworkConfig | Mapping[str, Any] | str | Path, source: object = "network"
 ) -> NetworkConfig:
-    """Validate a HydraGNN network configuration.
+    """Read and validate a network configuration of HydraGNN; return it as a typed section.
 
     Parameters
     ----------
@@ -421,7 +434,7 @@ def load_network(
 
 
 def write_network(folder: str | Path, network: dict[str, Any]) -> None:
-    """Write a network as HydraGNN's JSON into the folder of a trial or member.
+    """Write a network's configuration as HydraGNN's JSON into the folder of a trial or member.
 
     An existing file stays as it is.
 
@@ -444,9 +457,9 @@ edge or graph."""
 
 
 def fusing_refusal(network: NetworkConfig) -> str:
-    """Return why networks with these keys cannot be fused: several trained in one process.
+    """Return why networks cannot be trained fused, several in one process; empty if they can.
 
-    Empty if they can be fused.
+    The networks have the keys of ``network``, with other weights or learning rates.
     """
     if not isinstance(network, HydraNetwork):
         return "networks of an engine cannot be fused"

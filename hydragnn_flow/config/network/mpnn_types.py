@@ -54,7 +54,9 @@ class Properties:
 
 
 class MpnnType(NamedTuple):
-    """Message-passing type of this package; class and lower-case module have its name.
+    """Table entry of a message-passing type that this package ships.
+
+    The type's class has its name, and the module of the class the same name in lower case.
 
     Attributes
     ----------
@@ -233,7 +235,7 @@ def class_of(name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def properties_of(name: str) -> Properties:
-    """Return the properties of a message-passing type.
+    """Return the properties of a message-passing type: its guarantees, and the keys it reads.
 
     The module of a shipped type is not imported.
 

@@ -44,12 +44,12 @@ class Sharding(Section):
 
     @property
     def is_sharded(self) -> bool:
-        """True if several GCDs would each hold a shard."""
+        """True if several GCDs would each hold a shard of the network."""
         return self.strategy != "NO_SHARD"
 
     @property
     def reshards(self) -> bool:
-        """True if gathered parameters are freed after the forward pass."""
+        """True if parameters gathered from other GCDs are freed after the forward pass."""
         return self.strategy not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
 
     @property
@@ -131,11 +131,11 @@ class Optimizer(Section):
         return _given(values)
 
     def with_batches(self, number: int) -> Optimizer:
-        """Return the optimiser for training steps of ``number`` batches instead of one.
+        """Return the section with the learning rate for steps of ``number`` batches instead of one.
 
         The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
         square root for other optimisers, which divide steps by the magnitude of the gradient
-        (Malladi et al., arXiv:2205.10287). With ``batch_scaling`` the optimiser stays unchanged,
+        (Malladi et al., arXiv:2205.10287). With ``batch_scaling`` the section stays unchanged,
         because its learning rate already follows the number of graphs in a step.
         """
         if self.batch_scaling != "none":
@@ -175,7 +175,7 @@ _Scheduler = Scheduler
 
 
 class BatchLimits(Section):
-    """`NeuralNetwork.Training.Batching`: limits of a step over all GCDs together."""
+    """`NeuralNetwork.Training.Batching`: size limits of a training step over all GCDs together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
     """Number of graphs in a step: ``batch_size`` (``fixed``), or as many as the limits below allow
@@ -262,7 +262,7 @@ class Training(Section):
     removed: ClassVar = {"huber_delta": ((0.1,), "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
-        """Return the same training for steps of ``number`` batches, with a suitable learning rate.
+        """Return the section adapted to training steps of ``number`` batches instead of one.
 
         The learning rate is that of :meth:`Optimizer.with_batches`. The decay of the moving average
         is raised to the power ``number``, so that the average remembers as many graphs as before

@@ -34,22 +34,24 @@ Shape = tuple[int, ...]
 
 
 class Fault(Exception):
-    """Error for a damaged file, with two arguments.
+    """Error for a damaged BP5 file; its two arguments are the file's name and the damage.
 
-    The first is the file name (such as ``md.0``; ``data`` for any data file). The second describes
-    the damage, as the rest of a sentence that begins with the file.
+    The name is such as ``md.0``; ``data`` stands for any data file. The damage is the rest of a
+    sentence that begins with the name.
     """
 
 
 def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
-    """Read every attribute and variable of a file; compare variables with their stored Min and Max.
+    """Read every attribute and variable of a BP5 file, and raise a Fault if it is damaged.
 
-    The file is never closed: that would leave a file of timings in the temporary directory.
+    If ``whole``, the values of each variable (named array) are compared with the Min and Max that
+    were stored when they were written. The file is never closed: that would leave a file of timings
+    in the temporary directory.
 
     Parameters
     ----------
     path
-        Directory with the suffix ``.bp``.
+        Directory of the BP5 file.
     progress
         Text stream that receives a space for each slice.
     whole
@@ -164,10 +166,11 @@ def _alike(found: float, stated: float) -> bool:
 
 
 def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yield start and count of each slice that together cover an array, of about 4 MB each.
+    """Yield start and count of each slice, of about 4 MB, that together cover an array.
 
-    ``itemsize`` is the size of a value [bytes]. A longer row is divided into slices of its own: a
-    slice with pieces of several rows makes ADIOS2 read everything between them.
+    ``shape`` is the shape of the array, ``itemsize`` the size of a value [bytes]. A longer row is
+    divided into slices of its own: a slice with pieces of several rows makes ADIOS2 read everything
+    between them.
     """
     if 0 in shape or not shape:
         return
@@ -183,9 +186,10 @@ def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
 
 
 def main() -> None:
-    """Read the file that is the first command-line argument, and print the result as JSON.
+    """Read the BP5 file that the command line names, and print the damage found as JSON.
 
-    If paths of shards follow, read the first and last value of each variable in the shards instead.
+    If paths of shards follow the name, read the first and last value of each variable in the shards
+    instead.
     """
     # This process exists to crash instead of the driver.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -29,7 +29,9 @@ _USUAL = (TRAIN, VALIDATION, TEST)
 
 
 def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
-    """Compute the manifest of a HydraGNN file, reading it twice: in another process, then here.
+    """Compute the manifest (description of the content) of a HydraGNN ``.bp`` file.
+
+    The file is read twice: first in another process, which damage may crash, then here.
 
     Parameters
     ----------
@@ -188,16 +190,17 @@ def in_place(
     parts: Mapping[str, Part],
     branch: int | None,
 ) -> Manifest:
-    """Return the manifest of a store that uses a file in place.
+    """Return the manifest of a store that reads a file's graphs in place, without a copy.
 
-    Its keys are those that a store with copied graphs would have.
+    The manifest describes the keys (named tensors of the graphs) that a store with copied graphs
+    would have.
 
     Parameters
     ----------
     found
-        Manifest of the file.
+        Manifest of the file or store that is used in place.
     path
-        Absolute path of the file or store.
+        Absolute path of the file or store that is used in place.
     targets
         Description of each target by name.
     parts
@@ -277,7 +280,10 @@ def in_place(
 
 
 def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
-    """Return the manifests of data sets used in place, reduced to keys that all data sets have.
+    """Reduce the manifests of data sets used in place to the keys that all data sets have.
+
+    A data set used in place is read from its own files, without a copy in the store. A key is a
+    named tensor of its graphs.
 
     Parameters
     ----------

@@ -22,7 +22,10 @@ _OR_KEYS = "or name keys of the graphs in data.source.targets"
 
 
 def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
-    """Return the level, ``graph`` or ``node``, of each output by name; empty without outputs."""
+    """Return the level, ``graph`` or ``node``, of each output of a network, by output name.
+
+    The result is empty if ``outputs`` is None.
+    """
     if outputs is None:
         return {}
     return dict(zip(outputs.output_names, outputs.type, strict=True))
@@ -31,13 +34,14 @@ def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
 def unpack_outputs(
     arrays: Arrays, outputs: VariablesOfInterest, n: int, origin: str
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the values of each output by name, taken from ``y`` as HydraGNN takes them.
+    """Cut the values of each output out of a graph's ``y`` as HydraGNN does, by output name.
 
-    Outputs of the graph are [d], outputs of its ``n`` nodes [n, d]. ``y_loc`` divides ``y`` into
-    the outputs in their order; further pieces are ignored. Without ``y_loc`` an output is the graph
-    feature in ``y``, or the node feature in ``x``, with the index in `output_index`;
-    `graph_feature_dims` and `node_feature_dims` give the widths of the features. Without these
-    settings, outputs of graphs follow one another in ``y``, with the widths in `output_dim`.
+    HydraGNN packs all outputs of a graph into the array ``y``. Outputs of the graph are [d],
+    outputs of its ``n`` nodes [n, d]. ``y_loc`` divides ``y`` into the outputs in their order;
+    further pieces are ignored. Without ``y_loc`` an output is the graph feature in ``y``, or the
+    node feature in ``x``, with the index in `output_index`; `graph_feature_dims` and
+    `node_feature_dims` give the widths of the features. Without these settings, outputs of graphs
+    follow one another in ``y``, with the widths in `output_dim`.
 
     Raises
     ------
@@ -65,9 +69,9 @@ def unpack_outputs(
 def places_in_y(
     store: GraphStore, levels: Mapping[str, Level], wanted: Collection[str]
 ) -> dict[str, Part]:
-    """Return the position of each wanted output in ``y``, which is the same rule for all graphs.
+    """Return the position of each wanted output in the packed ``y`` of every graph, by name.
 
-    The positions come from ``y_loc``; ``y`` itself is not read.
+    One rule gives the position in all graphs. It comes from ``y_loc``; ``y`` itself is not read.
 
     Parameters
     ----------

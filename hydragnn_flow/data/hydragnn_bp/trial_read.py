@@ -62,8 +62,8 @@ def trial_read(path: Path) -> None:
 def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     """Open a store's shards in another process, before ADIOS2 opens them in this one.
 
-    Checksums that match do not prove who wrote the files. ``shards`` are paths relative to
-    ``store``.
+    A shard is a BP5 file of the store. Checksums that match do not prove who wrote the files.
+    ``shards`` are paths relative to ``store``.
 
     Raises
     ------
@@ -76,7 +76,10 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
-    """Return the error for a damaged file: its message is a sentence of ``place`` and ``what``."""
+    """Return the StoreError for a damaged BP5 file.
+
+    Its message begins with ``place``, the name of the file, and ``what``, the damage.
+    """
     return StoreError(
         f"{place} {what}: the file is damaged or was written so; restore it from a copy or write "
         "it again"

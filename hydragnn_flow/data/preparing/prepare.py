@@ -55,7 +55,9 @@ Records = list[dict[str, Any]]
 def use_in_place(
     preparation: Preparation, config: DataConfig
 ) -> tuple[Content, Records, dict[str, Any]]:
-    """Check the files that a store uses in place, and compute all that its manifest needs.
+    """Check the files that a store uses without copying, and compute what its manifest needs.
+
+    The manifest is the store's description of its content.
 
     Parameters
     ----------
@@ -67,7 +69,8 @@ def use_in_place(
     Returns
     -------
     tuple
-        Shards with their keys and statistics, the records of the tasks, and numbers of graphs.
+        Content of the store (shards with keys and statistics), the records of the tasks, and a
+        summary with the number of graphs by split.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def prepare_store(
     whole_lists: bool = False,
     encodings: int = 0,
 ) -> GraphStore:
-    """Build the store of a configuration, or open it if it exists.
+    """Build the store of graphs that a configuration describes, or open it if it exists.
 
     First structures are read and their graphs built, in tasks of some hundred structures. When
     duplicates are known, structures are divided into splits and written to the shards. If the

@@ -58,15 +58,20 @@ _PARTS = "parts.json"
 
 
 def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
-    """Write the manifests of data sets used in place to a file in ``tasks``, for the tasks."""
+    """Write the manifests of data sets used in place to a file that the tasks read.
+
+    A data set used in place is read from its own files, without a copy in the store. ``tasks`` is
+    the directory of the preparation.
+    """
     write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
 
 
 def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edges: bool) -> None:
-    """Raise InputError if a task found truncated neighbour lists and the request refuses them.
+    """Raise InputError if neighbour lists are truncated and the task's request forbids it.
 
-    So the error comes long before all structures have been read. ``own_edges`` is True if the data
-    bring their own edges, so that no setting truncated the lists.
+    Tasks that read graphs call this, so that the error comes long before all structures have been
+    read. ``own_edges`` is True if the data bring their own edges, so that no setting truncated the
+    lists.
     """
     if request["whole_lists"] and truncation.atoms:
         kept = None if own_edges else request["max_neighbours"]
@@ -84,9 +89,10 @@ def _part(tasks: Path, number: int) -> GraphStore:
 
 
 def look(request: Mapping[str, Any], directory: Path) -> Manifest:
-    """Run the task ``look``: read a whole file, as it has no checksums, and return its manifest.
+    """Run the task ``look``: open a file that is used in place, and return its manifest.
 
-    ``directory`` is not used: the task writes nothing.
+    A file used in place is read without a copy in the store. A HydraGNN file is read completely, as
+    it has no checksums. ``directory`` is not used: the task writes nothing.
     """
     config = DataConfig(**request["config"])
     number = request["data_set"]
@@ -96,9 +102,11 @@ def look(request: Mapping[str, Any], directory: Path) -> Manifest:
 
 
 def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Run the task ``measure``: check a range of graphs in place, and compute their statistics.
+    """Run the task ``measure``: check graphs that are used in place, and compute statistics.
 
-    ``directory`` lies in the directory of the preparation.
+    Graphs used in place are read from their own file, without a copy in the store. They are those
+    of the request's ``chunk``, a range within one file. ``directory`` lies in the directory of the
+    preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
@@ -166,7 +174,7 @@ _ALL = "structures"
 
 @dataclass(frozen=True)
 class Preparation:
-    """Runner of a preparation's tasks, which skips tasks that an earlier call has finished."""
+    """Runner of the tasks that prepare a store; it skips tasks that an earlier call finished."""
 
     directory: Path
     """Directory of the results, from which a later call continues."""
@@ -179,7 +187,10 @@ class Preparation:
     def run(
         self, what: str, kind: str, stem: str, requests: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """Run the tasks that are not finished yet, and return the records of all, in order.
+        """Run those tasks of one kind that are not finished, and return the results of all.
+
+        The results are in the order of the tasks. Each is a record, the object that the task
+        returned.
 
         Parameters
         ----------
@@ -218,7 +229,7 @@ def _here(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
 
 
 def run_task(request: Mapping[str, Any]) -> None:
-    """Run a task, unless its result exists.
+    """Run one task of a store's preparation in this process, unless its result is on disk.
 
     Parameters
     ----------
@@ -368,16 +379,21 @@ _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {
 
 
 def load_split(unit: Path) -> list[str]:
-    """Return the split of each structure of a reading task; an empty string for one left out.
+    """Return the name of the split of each structure that one reading task has read.
 
-    ``unit`` is the directory of the task.
+    A reading task converts some structures of the input to graphs. The name is an empty string for
+    a structure that is left out. ``unit`` is the directory of the task.
     """
     names: list[str] = json.loads(split_file(unit).read_text(encoding="utf-8"))
     return names
 
 
 def split_file(unit: Path) -> Path:
-    """Return the path of the file with the splits of the task whose directory is ``unit``."""
+    """Return the path of the file that has the split of each structure of a reading task.
+
+    A reading task converts some structures of the input to graphs. ``unit`` is the directory of the
+    task.
+    """
     return unit.with_name(f"{unit.name}.split.json")
 
 

@@ -56,14 +56,14 @@ class DiskReader:
         return (self.take(graphs) for graphs in selections)
 
     def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
-        """Return the values of ``graphs`` (indices in the split) by key, as columns to write."""
+        """Read the tensors of ``graphs`` (indices in the split), as one column for each key."""
         return {
             key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
             for key, values in self.take(graphs).items()
         }
 
     def blocks(self) -> Iterator[dict[str, Column]]:
-        """Yield columns by key for one block of graphs (about 4 MB) after another."""
+        """Yield the tensors of all graphs of the split as columns by key, about 4 MB at a time."""
         for first, last in itertools.pairwise(self._index.block_bounds.tolist()):
             yield self.columns(np.arange(first, last))
 
@@ -76,7 +76,10 @@ class DiskReader:
         return out
 
     def read_into(self, key: str, first: int, last: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` with a key's rows of the split's graphs ``first`` to ``last - 1``."""
+        """Fill ``out`` with the tensors ``key`` of the split's graphs ``first`` to ``last - 1``.
+
+        The tensors are joined along the dimension of their rows.
+        """
         graphs = np.arange(first, last)
         self._visit(graphs)
         self._read(key, graphs, out)

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GraphStore:
-    """Material graphs on disk, in splits: ``store["trainset"]``.
+    """Store of material graphs on disk, divided into splits such as ``store["trainset"]``.
 
     Stores are opened by :meth:`open`, which reads the manifest and verifies sizes and metadata.
     Payload (the arrays of graphs) is verified when it is first read. A store is a context manager.
@@ -123,7 +123,7 @@ class GraphStore:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
+        """Names of the store's splits, such as ``trainset``."""
         return tuple(self._splits)
 
     def __getitem__(self, name: str) -> GraphSplit:
@@ -143,7 +143,7 @@ class GraphStore:
         self.close()
 
     def close(self) -> None:
-        """Release the files, and the memory shared with other processes."""
+        """Close the store's files, and release the memory shared with other processes."""
         for split in self._splits.values():
             split.close()
         for shard in self._shards:
@@ -191,7 +191,7 @@ def _open_reader(
 
 
 def verify_payload(store: GraphStore) -> None:
-    """Verify the checksums of all payload, the files with the arrays of graphs.
+    """Verify the checksums of a store's payload: the files that hold the arrays of graphs.
 
     Raises
     ------

@@ -18,9 +18,10 @@ from hydragnn_flow.data.store.manifest import Key
 
 @dataclass(frozen=True)
 class GraphRows:
-    """Positions of each graph's rows within the rows of all graphs of a split.
+    """Positions of each graph's rows in a tensor that is joined over all graphs of a split.
 
-    Keys with the same number of rows in each graph, such as all keys of atoms, share one object.
+    Tensors with the same number of rows in each graph, such as all those of atoms, share one
+    object.
     """
 
     pointer: NDArray[np.int64] | None
@@ -30,23 +31,30 @@ class GraphRows:
     """Number of rows of each graph, if all graphs have equally many."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the first row of each of ``graphs``, [n]."""
+        """Return the index of the first row of each of ``graphs`` in the joined tensor, [n].
+
+        ``graphs`` has indices of graphs in the split, [n].
+        """
         return graphs * self.each if self.pointer is None else self.pointer[graphs]
 
     def counts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows of each of ``graphs``, [n]."""
+        """Return the number of rows of each of ``graphs`` (indices in the split), int64 [n]."""
         if self.pointer is None:
             return np.full(len(graphs), self.each, dtype=np.int64)
         counts: NDArray[np.int64] = self.pointer[graphs + 1] - self.pointer[graphs]
         return counts
 
     def start(self, graph: int) -> int:
-        """Return the index of a graph's first row; for ``graph`` = n_graphs, the number of rows."""
+        """Return the index of a graph's first row in the joined tensor.
+
+        ``graph`` is the index of the graph in the split; for n_graphs, the result is the number of
+        all rows.
+        """
         return graph * self.each if self.pointer is None else int(self.pointer[graph])
 
 
 class SplitIndex:
-    """Index of one split over all its shards.
+    """Index of a split: positions of each graph's rows in the shards (BP5 files) of a store.
 
     Parameters
     ----------
@@ -81,7 +89,8 @@ class SplitIndex:
     def branch_runs(self) -> list[tuple[int, int]] | None:
         """Pairs of branch index and number of graphs, one for each run of graphs of one branch.
 
-        None if the description of a shard does not have its branches.
+        A branch is the set of a network's output heads for one data set. The result is None if the
+        description of a shard does not have its branches.
         """
         runs = [shard.branch_runs(self.split) for shard in self.shards]
         known = [of_shard for of_shard in runs if of_shard is not None]
@@ -89,19 +98,19 @@ class SplitIndex:
 
     @cached_property
     def atoms(self) -> GraphRows:
-        """Positions of rows, for keys with one row per atom."""
+        """Positions of each graph's atoms in tensors with one row for each atom of the split."""
         return self._ragged("x")
 
     @cached_property
     def edges(self) -> GraphRows:
-        """Positions of rows, for keys with one row per edge."""
+        """Positions of each graph's edges in tensors with one row for each edge of the split."""
         return self._ragged("edge_index")
 
     def rows(self, key: str) -> GraphRows:
-        """Return the positions of a key's rows.
+        """Return the positions of each graph's rows in the tensor ``key`` of the whole split.
 
-        The same object is returned for all keys with one row per atom, and another one for all
-        keys with one row per edge.
+        The same object is returned for all tensors with one row per atom, and another one for all
+        tensors with one row per edge.
         """
         described = self.keys[key]
         if described.node:
@@ -115,14 +124,17 @@ class SplitIndex:
 
     @cached_property
     def block_bounds(self) -> NDArray[np.int64]:
-        """Index of the first graph of each block, then the number of graphs, [n_blocks + 1].
+        """Boundaries of the split's blocks, as indices of graphs, int64 [n_blocks + 1].
 
-        A block is about 4 MB of consecutive graphs.
+        A block is about 4 MB of consecutive graphs. Element ``i`` is the first graph of block
+        ``i``; the last element is the number of graphs.
         """
         return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
 
     def verify(self, block: int) -> None:
-        """Verify the checksum of the block with the index ``block``, if it has one.
+        """Verify the checksum of one block (about 4 MB of graphs) of the split, if it has one.
+
+        ``block`` is the index of the block in the split.
 
         Raises
         ------
@@ -155,12 +167,15 @@ class SplitIndex:
         return blocks
 
     def row_bytes(self, key: str) -> int:
-        """Return the size of one row of a key in memory [bytes]."""
+        """Return the size in memory of one row of the tensor ``key`` [bytes]."""
         described = self.keys[key]
         return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
 
     def graph_bytes(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the size of each of ``graphs`` in memory, all keys together [bytes], [n]."""
+        """Return the size in memory of each of ``graphs`` [bytes], int64 [n].
+
+        The size includes all keys of the index. ``graphs`` has indices in the split, [n].
+        """
         size = np.zeros(len(graphs), dtype=np.int64)
         for key in self.keys:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
@@ -183,16 +198,19 @@ class Reader(Protocol):
     """Protocol of readers of one split: from memory, from disk, or as a stream."""
 
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return the values of ``graphs`` (indices in the split) by key, joined in new arrays."""
+        """Return the tensors of ``graphs`` (indices in the split) by key, joined in new arrays."""
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the values by key, concatenated, for each selection of graphs; may read ahead."""
+        """Yield the joined tensors by key for each selection, an array of indices of graphs.
+
+        The indices are those in the split. The reader may read ahead.
+        """
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key, concatenated over all graphs of the split."""
+        """Return the tensor ``key`` of all graphs of the split, joined in one array."""
 
     def close(self) -> None:
-        """Release files and memory."""
+        """Release the files and the memory that the reader holds."""
 
 
 Lines = list[memoryview]
@@ -200,10 +218,10 @@ Lines = list[memoryview]
 
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
-    """Return the lines of an array whose graphs are concatenated along ``dim``.
+    """Cut an array into lines: contiguous pieces in which the graphs follow one another.
 
-    There is one line, the whole array, if ``dim`` is 0. Otherwise ``dim`` is the last dimension,
-    and each row along it is a line.
+    ``dim`` is the dimension along which graphs are concatenated. If it is 0, the whole array is the
+    only line. Otherwise it is the last dimension, and each row along it is a line.
     """
     if dim == 0:
         return [array.data]
@@ -212,12 +230,14 @@ def lines_of(array: NDArray[Any], dim: int) -> Lines:
 
 
 def join_lines(pieces: list[list[memoryview]], dtype: np.dtype[Any], key: Key) -> NDArray[Any]:
-    """Return a new array of the key's own type, joined from pieces.
+    """Join pieces of arrays into one new array, in the data type and shape of a key.
+
+    A line is a contiguous piece of an array, as :func:`lines_of` cuts it.
 
     Parameters
     ----------
     pieces
-        Pieces of each line of the result, in order; see :func:`lines_of`.
+        Pieces of each line of the result, in order.
     dtype
         Data type of the pieces.
     key

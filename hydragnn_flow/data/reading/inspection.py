@@ -21,7 +21,7 @@ _SETS = {"calibration": "calibration set", "val": "validation set", "test": "tes
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
-    """Summarise a store as plain data.
+    """Summarise the content of a store as plain data, for the command ``store info``.
 
     Returns
     -------
@@ -70,7 +70,10 @@ def left_out(store: GraphStore) -> list[str]:
 
 
 def truncated(store: GraphStore) -> list[str]:
-    """Return one sentence on neighbours that truncated lists leave out, or an empty list."""
+    """Return a list of at most one sentence: which neighbours a store's edges leave out.
+
+    The list is empty if they leave out none, or if these were not counted.
+    """
     manifest = store.manifest
     truncation = manifest.truncation
     if truncation is None or not truncation.atoms or manifest.cutoff is None:
@@ -80,7 +83,10 @@ def truncated(store: GraphStore) -> list[str]:
 
 
 def unseen(store: GraphStore) -> list[str]:
-    """Return one sentence on elements that no training structure has, or an empty list."""
+    """Return a list of at most one sentence: which elements are in no training structure.
+
+    Other structures of the store have these elements.
+    """
     names = ", ".join(chemical_symbols[number] for number in sorted(store.manifest.unseen))
     if not names:
         return []

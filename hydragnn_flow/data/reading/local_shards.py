@@ -36,7 +36,7 @@ def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
 
 
 def files_to_send(store: Path) -> list[tuple[Path, str]]:
-    """Return pairs of a store's file and its path relative to the scratch directory of a node.
+    """Return a store's files to send to nodes, each with its path in a node's scratch directory.
 
     The files must be sent in this order: without the last, a node ignores the others. The list is
     empty for a store without checksums, since its copy could not be verified, and for a store that
@@ -57,7 +57,10 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
 
 
 def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
-    """Return True if ``scratch`` has a copy of the store that is complete, unfinished or sent."""
+    """Return True if the node's directory ``scratch`` has a copy of a store's shards.
+
+    An unfinished copy counts, and so do files that were sent to the node.
+    """
     folder, name = directory_of_user(scratch), identity(path, manifest)
     # In the order in which one becomes the next, so that a change in between is not missed.
     stages = folder / _mark(name), unfinished_of(folder / _entry(name)), folder / _entry(name)
@@ -65,9 +68,10 @@ def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
 
 
 def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
-    """Return a verified copy of the shards in the scratch directory, made once per node.
+    """Copy a store's shards (BP5 files) to the node's scratch directory, once per node.
 
-    Files of :func:`files_to_send` that were sent to the node are used if they are intact.
+    The copy is verified by the recorded checksums. Files of :func:`files_to_send` that were sent to
+    the node are used if they are intact.
 
     Raises
     ------

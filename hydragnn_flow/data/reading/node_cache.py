@@ -35,14 +35,14 @@ _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
 
 
 class NodeEntry:
-    """Directory in the node's cache that this process uses until :meth:`release`.
+    """Directory of cached graphs on this node, which this process uses until :meth:`release`.
 
     The directory is also released when this object is garbage-collected or the process ends.
 
     Attributes
     ----------
     path
-        Complete directory of the entry.
+        Path of the complete directory.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -51,12 +51,12 @@ class NodeEntry:
         _held[lock] = self._release
 
     def release(self) -> None:
-        """Stop using the entry; the last process of the node that does so deletes it."""
+        """Stop using the directory; the last process of the node that does so deletes it."""
         self._release()
 
 
 def release_all() -> None:
-    """Release every entry in use, for a process that leaves without Python's clean-up."""
+    """Release all cache directories that this process uses, before an exit without clean-up."""
     for release in list(_held.values()):
         release()
 
@@ -67,18 +67,18 @@ def node_entry(
     make: Callable[[Path], None],
     directories: Sequence[Path],
 ) -> NodeEntry:
-    """Return an entry of the node's cache, made by this process unless the node already has it.
+    """Return a directory of the node's cache, filled by this process unless it exists already.
 
     Parameters
     ----------
     name
-        Name that identifies the entry's content.
+        Name of the directory, which identifies its content.
     size
-        Space that the entry needs [bytes].
+        Space that the content needs [bytes].
     make
-        Function that fills the given directory, while other processes that want the entry wait.
+        Function that fills the given directory, while other processes that want it wait.
     directories
-        Base directories: the first that has the entry or room for it is used.
+        Base directories: the first that has the directory, or room for it, is used.
 
     Raises
     ------
@@ -121,9 +121,10 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None]) -> bool:
 
 
 def shared_memory() -> list[Path]:
-    """Return directories for shared arrays: ``/dev/shm`` if it exists, then one on disk.
+    """Return the directories where processes can share arrays: ``/dev/shm``, then one on disk.
 
-    The one on disk is the directory for temporary files, whose pages the system caches.
+    ``/dev/shm`` is left out if it does not exist. The directory on disk is the one for temporary
+    files, whose pages the system caches.
     """
     temporary = Path(tempfile.gettempdir())
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
@@ -213,6 +214,7 @@ def _usable(directories: Sequence[Path]) -> list[Path]:
 
 
 def directory_of_user(base: Path) -> Path:
+    """Return the path of this user's cache directory within the directory ``base``."""
     return base / f"hydragnn_flow-{os.getuid()}"
 
 
@@ -287,5 +289,5 @@ def _lock_file(path: Path) -> Path:
 
 
 def unfinished_of(path: Path) -> Path:
-    """Return the name that the directory ``path`` of an entry has while it is made or deleted."""
+    """Return the path that a cache directory has while it is being made or deleted."""
     return path.with_name(f"{path.name}.unfinished")

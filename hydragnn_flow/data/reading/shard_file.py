@@ -35,7 +35,7 @@ _open_lock = threading.Lock()
 
 
 class ShardFile:
-    """Reader of the graphs' rows in a shard, which ADIOS2 opens when it is first needed.
+    """Reader of the graphs in one shard (BP5 file of a store), which is opened when needed.
 
     Parameters
     ----------
@@ -57,7 +57,10 @@ class ShardFile:
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
-        """Return the number of rows of a key in each graph of a split, [n_graphs]."""
+        """Return the number of rows of the tensor ``key`` in each graph of a split, [n_graphs].
+
+        Only graphs of the split that are in this shard count.
+        """
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
         if self._has_blocks:
@@ -68,25 +71,32 @@ class ShardFile:
         return read_counts(self._file, split, self._names.get(key, key))
 
     def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
-        """Return pairs of branch index and number of graphs, one for each run; None if unknown."""
+        """Return the branches of a split's graphs in this shard, one pair for each run of graphs.
+
+        A pair is the branch index (a branch is the output heads for one data set) and the number of
+        consecutive graphs. The result is None if the branches are unknown.
+        """
         return self._branch_runs.get(split) if self._graphs[split] else []
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
-        """Return the first graph of each block of a split, then the end, [n_blocks + 1].
+        """Return the boundaries of a split's blocks as indices of graphs, int64 [n_blocks + 1].
 
+        A block is about 4 MB of consecutive graphs. The last element is the number of graphs.
         Graphs are counted from the first of the split in this shard. The result is None for a shard
         without a block table.
         """
         return self._blocks.bounds(split) if self._has_blocks else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
-        """Return the data type in which a key is stored in this shard."""
+        """Return the data type in which this shard stores the tensor ``key`` of a split."""
         if key in self._constants:
             return np.min_scalar_type(self._constants[key])
         return self._variable(split, key).dtype
 
     def verify(self, split: str, block: int) -> None:
-        """Verify the checksum of the split's block with the index ``block`` in this shard.
+        """Verify the checksum of one block (about 4 MB of graphs) of a split in this shard.
+
+        ``block`` is the index of the block among those of the split.
 
         Raises
         ------
@@ -96,9 +106,10 @@ class ShardFile:
         self._verify(int(self._blocks.numbers(split)[block]))
 
     def reader(self, split: str, key: str) -> ReadInto:
-        """Return a function that fills an array with a key's rows, from a given row on.
+        """Return a function that reads rows of the tensor ``key`` of a split into an array.
 
-        Rows are counted from the first of the split in this shard.
+        Its arguments are the array and the first row to read, counted from the first row of the
+        split in this shard.
         """
         if key in self._constants:
             return lambda out, start: out.fill(self._constants[key])
@@ -114,7 +125,7 @@ class ShardFile:
         return _line_by_line(variable)
 
     def close(self) -> None:
-        """Close the shard's file, which later calls open again."""
+        """Close the shard's file; later calls open it again."""
         with _open_lock:
             _open.pop(self, None)
 

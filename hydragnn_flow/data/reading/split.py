@@ -34,7 +34,7 @@ from hydragnn_flow.errors import InputError, SelectionError
 def collate(
     values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
 ) -> Batch:
-    """Return a PyG batch of graphs, given their concatenated values.
+    """Build a PyG batch from the tensors of its graphs, which are joined already.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ _PASS = 64
 
 
 class GraphSplit:
-    """Graphs of one split, in the order they were written.
+    """Graphs of one split (such as ``trainset``) of a store, in the order they were written.
 
     Graphs and batches are copies, so that changes to them do not change the split.
 
@@ -179,10 +179,10 @@ class GraphSplit:
 
     @cached_property
     def branch_runs(self) -> BranchRuns:
-        """Branch (output heads for one data set) of each graph, as runs of graphs of one branch.
+        """Branch of each graph of the split, as runs of consecutive graphs of one branch.
 
-        The runs come from the manifest, or else from one read of the graphs. All graphs have branch
-        0 if they name none.
+        A branch is the set of a network's output heads for one data set. The runs come from the
+        manifest, or else from one read of the graphs. All graphs have branch 0 if they name none.
         """
         known = self._index.branch_runs
         if known is not None:
@@ -192,14 +192,18 @@ class GraphSplit:
         return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
 
     def counts(self, key: str) -> NDArray[np.int64]:
-        """Return the number of rows of a key in each graph, int64 [len], from the index alone."""
+        """Return the number of rows of the tensor ``key`` in each graph, int64 [len].
+
+        The numbers come from the index; no graph is read.
+        """
         return self._index.rows(key).counts(np.arange(len(self)))
 
     @property
     def block_bounds(self) -> NDArray[np.int64]:
-        """Index of the first graph of each block, then the number of graphs, [n_blocks + 1].
+        """Boundaries of the split's blocks, as indices of graphs, int64 [n_blocks + 1].
 
-        A block is about 4 MB of consecutive graphs.
+        A block is about 4 MB of consecutive graphs. Element ``i`` is the first graph of block
+        ``i``; the last element is the number of graphs.
         """
         return self._index.block_bounds
 
@@ -212,7 +216,10 @@ class GraphSplit:
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Index of the branch of each graph, int64 [len]; None if graphs name no branch."""
+        """Index of the branch of each graph, int64 [len]; None if graphs name no branch.
+
+        A branch is the set of a network's output heads for one data set.
+        """
         if BRANCH not in self._index.keys or len(self) == 0:
             return None
         return np.repeat(self.branch_runs.branches, np.diff(self.branch_runs.bounds))
@@ -244,11 +251,11 @@ class GraphSplit:
             yield collate(values, self._rows, graphs)
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key, concatenated over all graphs of the split."""
+        """Return the tensor ``key`` of all graphs of the split, joined in one array."""
         return self._reader.column(key)
 
     def target(self, name: str, graphs: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return one target in the data's units.
+        """Return the labels of one target, such as an energy, in the data's units.
 
         Parameters
         ----------
@@ -277,7 +284,7 @@ class GraphSplit:
         return target_array(np.concatenate(values), self._targets[name])
 
     def close(self) -> None:
-        """Release files, and memory that is shared with other processes."""
+        """Close the split's files, and release memory that is shared with other processes."""
         if "_reader" in self.__dict__:
             self._reader.close()
             del self._reader
@@ -322,17 +329,21 @@ class SplitPart:
 
     @cached_property
     def n_atoms(self) -> NDArray[np.int64]:
-        """Number of atoms of each graph, int64 [len]."""
+        """Number of atoms of each graph of the subset, int64 [len]."""
         return self._split.atoms_of(self._graphs)
 
     @cached_property
     def n_edges(self) -> NDArray[np.int64]:
-        """Number of edges of each graph, int64 [len]."""
+        """Number of edges of each graph of the subset, int64 [len]."""
         return self._split.edges_of(self._graphs)
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Index of the branch of each graph, int64 [len]; None if graphs name no branch."""
+        """Index of the branch of each graph of the subset, int64 [len].
+
+        A branch is the set of a network's output heads for one data set. The value is None if
+        graphs name no branch.
+        """
         whole = self._split.branch
         return None if whole is None else whole[self._graphs]
 
@@ -349,9 +360,10 @@ class SplitPart:
         return self._split.batches(self._graphs[chosen] for chosen in selections)
 
     def target(self, name: str) -> NDArray[np.float64]:
-        """Return the target ``name`` of all graphs of the subset in the data's units, float64.
+        """Return the labels of the target ``name`` for all graphs of the subset, float64.
 
-        The shape is [n_graphs, dim], or [sum of atoms, dim] for a node target.
+        The labels are in the data's units, [n_graphs, dim], or [sum of atoms, dim] for a node
+        target.
         """
         return self._split.target(name, self._graphs)
 
@@ -364,7 +376,7 @@ _AHEAD = 4
 
 
 class StreamReader(DiskReader):
-    """Reader of blocks (about 4 MB of graphs), each read once and held while later batches need it.
+    """Reader of a split in blocks of about 4 MB, each read once and held while needed.
 
     The order of the graphs decides how many blocks are held at a time. If graphs are shuffled only
     within windows of neighbouring blocks, the reader holds one window, whatever the size of the

@@ -25,7 +25,7 @@ ATOMIC_NUMBER = "atomic_number"
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
-    """Return the value that a structure must have under a key.
+    """Return a structure's value under ``key``; raise InputError if it has none.
 
     For error messages, ``what`` says what the value is, and ``setting`` is the key of `data.source`
     that chooses it.
@@ -51,7 +51,7 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting:
 
 
 def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
-    """Return one array of finite numbers by its name, converted to float64.
+    """Return the array ``name`` as float64, after checking that all its numbers are finite.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
 def named_rows(
     arrays: Mapping[str, Any], name: str, n_rows: int, origin: str
 ) -> NDArray[np.float64]:
-    """Return one array with a row for each node or edge as float64, [n_rows, n_columns].
+    """Return the array ``name``, with a row for each node or edge, as float64 [n_rows, n_columns].
 
     Raises
     ------
@@ -93,7 +93,7 @@ def named_rows(
 def node_features(
     arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Return node features: the columns of the arrays ``names``, one array after another.
+    """Join the arrays ``names`` of a graph's nodes into one array of node features.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 def network_keys(
     arrays: Arrays, labels: Collection[str], n_nodes: int, n_edges: int | None, origin: str
 ) -> dict[str, NDArray[Any]]:
-    """Collect the keys of a graph that only some networks read.
+    """Collect a graph's optional arrays that only some networks read, such as encodings.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def network_keys(
 
 
 def add_keys(graph: Data, keys: Arrays) -> Data:
-    """Add arrays by key to a graph in place, as tensors, and return the graph."""
+    """Add named arrays to a graph, in place, as tensors, and return the graph."""
     import torch
 
     for key, values in keys.items():
@@ -217,7 +217,7 @@ def add_keys(graph: Data, keys: Arrays) -> Data:
 
 
 def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Return named quantities of a structure as network inputs, float32 [1, n_names].
+    """Return the quantities ``names`` of a structure as network inputs, float32 [1, n_names].
 
     Raises
     ------
@@ -244,15 +244,16 @@ def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.fl
 
 
 def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
-    """Return a label in the shape of its level: [d] of the structure, [n_atoms, d] of its atoms.
+    """Return a label as float64: [d] if of the whole structure, [n_atoms, d] if of its atoms.
 
     Parameters
     ----------
     value
         Number, or nested lists of numbers.
     level
-        Level of the label. If it is None, a number, a plain list, and a 3×3 matrix unless there are
-        three atoms, belong to the structure; rows of numbers belong to the atoms.
+        Level of the label, ``graph`` or ``node``. If it is None, a number, a plain list, and a 3×3
+        matrix unless there are three atoms, belong to the structure; rows of numbers belong to the
+        atoms.
     n_atoms
         Number of atoms of the structure.
 
@@ -273,7 +274,7 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
 
 
 def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None:
-    """Check that a label is small enough for single precision.
+    """Check that all numbers of a label are small enough for single precision.
 
     Raises
     ------
@@ -290,7 +291,9 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
 
 
 class LabelCheck:
-    """Checker of labels, which need the shape and level of the first structure's labels.
+    """Checker of structures' labels, the values to learn.
+
+    Labels must have the shape and level of those of the first structure.
 
     Parameters
     ----------
@@ -306,7 +309,7 @@ class LabelCheck:
     def take(
         self, values: Mapping[str, Any], levels: Mapping[str, Level], n_atoms: int, origin: str
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the checked labels of a structure among the values of its file.
+        """Pick a structure's labels out of the values in its file, and return them after checks.
 
         Parameters
         ----------
@@ -339,7 +342,9 @@ class LabelCheck:
         return labels
 
     def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
-        """Check the labels of a structure, by name of the target; no target may be missing.
+        """Check the labels of one structure, given by name of the target.
+
+        No target may be missing.
 
         Raises
         ------

@@ -95,7 +95,7 @@ _MARKS = {
 
 
 class AseSource(StructuresSection):
-    """Files in any format that ASE reads.
+    """Configuration section `data.source` for files in any format that ASE reads.
 
     Labels and groups are searched for in the results of a calculation, in the values of a whole
     structure (`Atoms.info`), in columns (`Atoms.arrays`), and in the key-value pairs and data of an
@@ -110,10 +110,11 @@ class AseSource(StructuresSection):
 
 
 class AseFiles(StructureSource[AseSource]):
-    """Reader of files in any format of ASE.
+    """Reader of structures from files in any format that ASE reads.
 
-    Extended XYZ, trajectories and databases are cut into ranges. Files of other formats can only be
-    read from the beginning, and are one chunk each.
+    Extended XYZ, trajectories and databases are read in ranges of structures, which several
+    processes can share. Files of other formats can only be read from the beginning, so one process
+    reads each of them.
     """
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -139,7 +140,7 @@ class UnknownFormat(InputError):
 
 
 def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Iterator[Found]:
-    """Yield the structures of a file with all values in it.
+    """Yield the structures of a file that ASE reads, each with all values that the file has.
 
     Parameters
     ----------
@@ -167,7 +168,10 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
 
 
 def count_structures(file: Path) -> int | None:
-    """Return the number of structures in a file; None if that needs reading all, or fails."""
+    """Return the number of structures in a file, if ASE can count them quickly; else None.
+
+    The result is also None if counting fails.
+    """
     try:
         count = _COUNTS.get(format_of(file))
         return None if count is None else count(file)
@@ -221,7 +225,7 @@ def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.
 
 
 def said_of(atoms: ase.Atoms) -> Found:
-    """Return a structure with all values that may be labels, by name.
+    """Collect all values of an ASE structure that may be labels, by name.
 
     The values are results of a calculation, values of the structure (`Atoms.info`) and columns
     (`Atoms.arrays`). If values have the same name, a result takes precedence over `Atoms.info`, and

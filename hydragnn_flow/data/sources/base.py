@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive structures of one file that one process reads; all fields are JSON."""
+    """Range of consecutive structures in one file, which one process reads.
+
+    All fields can be written as JSON.
+    """
 
     role: Role
     file: str
@@ -39,7 +42,7 @@ class Chunk:
 
 
 class Nodes(NamedTuple):
-    """Node features of a structure, instead of atomic numbers, and perhaps its own edges."""
+    """Node features of a structure that replace atomic numbers, and its own edges if it has any."""
 
     x: NDArray[np.float64]
     """Node features [n_nodes, n_features]."""
@@ -58,7 +61,7 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """Structure with its checked labels, and with node features and edges if it brings its own."""
+    """Structure with its checked labels, and with node features and edges if it has its own."""
 
     atoms: ase.Atoms
     """Positions and cell in Å; without a calculator. Elements, unless there are ``nodes``."""
@@ -78,8 +81,8 @@ class Record:
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """Build the structure's graph: with its own edges, or those up to the length ``cutoff``.
 
-        Each atom has edges from its ``max_neighbours`` nearest neighbours; None for all neighbours.
-        Own edges are all kept.
+        The graph has edges from each atom's ``max_neighbours`` nearest neighbours; None for all
+        neighbours. Own edges are all kept.
 
         Raises
         ------
@@ -113,9 +116,9 @@ class Record:
         return add_keys(graph, {**own, **self.keys})
 
     def has_own_edges(self, graph: Data, cutoff: float, max_neighbours: int | None) -> bool:
-        """Return True if the edges of :meth:`graph` differ from a neighbour list.
+        """Return True if the structure brings edges that are not those of a neighbour list.
 
-        ``cutoff`` and ``max_neighbours`` are the settings of the list, as in :meth:`graph`.
+        ``graph`` is the result of :meth:`graph` with the same ``cutoff`` and ``max_neighbours``.
         """
         from hydragnn_flow.data.graphs import has_own_edges
 
@@ -124,10 +127,10 @@ class Record:
         return self.nodes.of_topology or has_own_edges(graph, cutoff, max_neighbours)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Return counts of the neighbours within the cutoff that :meth:`graph` left out.
+        """Count the neighbours within ``cutoff`` that the structure's graph leaves out.
 
-        Edges of Voronoi cells or finite elements leave out nothing, as they are not neighbour
-        lists.
+        ``graph`` is the result of :meth:`graph` with the same settings. Edges of Voronoi cells or
+        finite elements leave out nothing, as they are not neighbour lists.
         """
         from hydragnn_flow.data.graphs import truncation_of
 
@@ -140,19 +143,20 @@ class Record:
 
 
 class Source(Protocol):
-    """Protocol of readers of a data set; a section's ``open`` makes one in each reading process.
+    """Protocol of classes that read or generate the structures of one data set.
 
-    All processes see the same input: reading a chunk must not depend on having read another chunk.
+    The method ``open`` of a section `data.source` makes an object in each reading process. All
+    processes see the same input: reading a chunk must not depend on having read another chunk.
     """
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x``; ``("atomic_number",)`` for atoms."""
+        """Names of the node features, the columns of ``x``; ``("atomic_number",)`` for atoms."""
         ...
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """Targets by name, found in the records read so far; empty before the first record.
+        """Targets (quantities to learn) by name, found in the structures read so far.
 
         Records of one source object agree. If several processes read chunks, the caller compares
         the targets of the processes.
@@ -160,7 +164,9 @@ class Source(Protocol):
         ...
 
     def files(self) -> list[Path]:
-        """Return every file that is read, in order; an empty list if structures are generated.
+        """Return every file of the data set that is read, in order.
+
+        The list is empty if structures are generated.
 
         Raises
         ------
@@ -170,7 +176,9 @@ class Source(Protocol):
         ...
 
     def chunks(self) -> list[Chunk]:
-        """Return chunks of all structures of all roles, in order.
+        """Return chunks (ranges of structures in a file) that cover the data set, in order.
+
+        They cover all roles, the splits that structures are meant for.
 
         Raises
         ------
@@ -181,7 +189,7 @@ class Source(Protocol):
         ...
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the structures of a chunk in order, each checked when it is read.
+        """Yield the structures of a chunk (range in one file) in order, each after checks.
 
         Any range of a file within one of its chunks can be read, alone and repeatedly.
 

@@ -27,7 +27,10 @@ csv.field_size_limit(2**31 - 1)
 
 
 class CsvSource(StructuresSection):
-    """Tables with a structure in each row; labels and groups are columns."""
+    """Configuration section `data.source` for CSV tables with a structure in each row.
+
+    Labels and groups are columns.
+    """
 
     reads = "tables with a structure in each row, as CIF text or a path"
     labels = "columns"
@@ -47,10 +50,10 @@ class CsvSource(StructuresSection):
 
 
 class CsvTables(StructureSource[CsvSource]):
-    """Reader of tables whose structures are CIF text, or paths relative to the table."""
+    """Reader of CSV tables whose structures are CIF text, or paths relative to the table."""
 
     def files(self) -> list[Path]:
-        """Return the tables, and the files that they name."""
+        """Return the CSV tables, and the structure files that their rows name."""
         tables = super().files()
         named = (self._path(row, table) for table in tables for _, row in rows_of(table))
         return [*tables, *(path for path in named if path is not None)]
@@ -77,7 +80,7 @@ class CsvTables(StructureSource[CsvSource]):
 
 
 def count_rows(file: Path) -> int:
-    """Count the rows of a table.
+    """Count the rows of a CSV table, without its header.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def count_rows(file: Path) -> int:
 
 
 def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -> Iterator[Found]:
-    """Yield the structures of a table for prediction, with all cells of their rows.
+    """Yield the structures in a CSV table for prediction, each with all cells of its row.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
     column
         Name of the column of structures, the same as in the training data.
     start, stop
-        Range of rows to read, [start, stop).
+        Range of rows to read, [start, stop); ``stop`` is None for the end of the table.
 
     Raises
     ------
@@ -122,7 +125,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
 
 
 def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Yield each row of a table: its name for messages, and its cells.
+    """Yield each row of a CSV table: its name for error messages, and its cells.
 
     Cells are text by column name; None for empty cells.
 

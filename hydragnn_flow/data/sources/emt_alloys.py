@@ -29,7 +29,10 @@ _PER_CHUNK = 64
 
 
 class EmtSource(SourceSection):
-    """Random fcc alloys, strained and rattled, labelled by ASE's EMT calculator."""
+    """Configuration section `data.source` for fcc alloys, labelled by ASE's EMT calculator.
+
+    The alloys are generated at random, strained and rattled.
+    """
 
     reads = "nothing; it generates alloys"
     labels = "energy and forces by ASE's EMT"
@@ -67,12 +70,12 @@ class EmtSource(SourceSection):
 
     @property
     def target_levels(self) -> dict[str, Level | None]:
-        """Levels of the two targets: energies of structures, forces of atoms."""
+        """Level of each target: ``graph`` for the energy, ``node`` for the forces on atoms."""
         return {"energy": "graph", "forces": "node"}
 
 
 class EmtAlloys:
-    """Random alloys, labelled by ASE's EMT calculator.
+    """Generator of random fcc alloys, labelled by ASE's EMT calculator.
 
     Each alloy is a supercell of the cubic fcc cell: random species in a random composition of two
     to all elements, the mean lattice constant of its elements (Vegard's law, from ASE's reference

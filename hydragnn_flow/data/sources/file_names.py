@@ -40,7 +40,7 @@ LevelledTargets = Annotated[Targets, AfterValidator(_with_levels)]
 
 
 class FilesSection(SourceSection):
-    """Files of training, validation and test data, and their targets."""
+    """Configuration section `data.source` for formats with files: files by split, targets."""
 
     train: FileName
     """File, glob or directory for training. Splits without files of their own are drawn from it."""
@@ -54,7 +54,11 @@ class FilesSection(SourceSection):
     """Targets by name: the unit of each, or its unit and its key in the files."""
 
     def check_files(self, folder: Path) -> None:
-        """Raise InputError if a name matches no file, or the first match cannot be read."""
+        """Raise InputError if a file name of the section matches no file.
+
+        The error is also raised if the first match cannot be read. ``folder`` is the directory of
+        the data.
+        """
         for role, name in _names(self).items():
             first = next(_candidates(name, folder), None)
             if first is None:
@@ -63,19 +67,21 @@ class FilesSection(SourceSection):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Roles with files of their own."""
+        """Splits (``train``, ``val``, …) for which the section names files."""
         return tuple(_names(self))
 
     @property
     def target_levels(self) -> dict[str, Level | None]:
-        """Level by name of the target; None for a target without a level."""
+        """Level (``graph`` or ``node``) of each target by name; None if the section gives none."""
         return {name: target.level for name, target in self.targets.items()}
 
 
 def files_by_role(
     section: FilesSection, folder: Path, suffixes: Collection[str] = ()
 ) -> dict[Role, list[Path]]:
-    """Return the files by role, training first; roles without files of their own are left out.
+    """Return the data files for each role, the split that they are meant for.
+
+    Training is first. Roles without files of their own are left out.
 
     Parameters
     ----------

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class HydragnnSource(SourceSection):
-    """Files `.bp` that HydraGNN wrote, or stores, with their splits."""
+    """Configuration section `data.source` for a store, or a `.bp` file that HydraGNN wrote.
+
+    The splits of the file are kept.
+    """
 
     reads = "a `.bp` that HydraGNN wrote, or a store"
     labels = "its keys, or components of its `y`"
@@ -44,7 +47,7 @@ class HydragnnSource(SourceSection):
     removed: ClassVar = {"output_dim": ((), "write outputs, or name them in the network")}
 
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
-        """Return the section with the outputs that the network would find in HydraGNN's ``y``.
+        """Return the section, completed by the network's outputs in HydraGNN's packed array ``y``.
 
         The section itself is returned if it has outputs already, and for potentials, which do not
         read ``y``.
@@ -73,7 +76,7 @@ class HydragnnSource(SourceSection):
         return StoredGraphs(self, folder)
 
     def check_in_place(self) -> None:
-        """Accept every file, as its keys are only checked when the file is read."""
+        """Accept the use of files in place; the keys of a file are only checked when it is read."""
 
     def check_files(self, folder: Path) -> None:
         """Raise InputError if the file does not exist in ``folder``."""
@@ -82,12 +85,18 @@ class HydragnnSource(SourceSection):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Roles that every such file has; a file may also have structures for calibration."""
+        """Splits for which the file must have structures: training, validation and test.
+
+        The file may also have structures for calibration.
+        """
         return ("train", "val", "test")
 
     @property
     def target_levels(self) -> dict[str, Level | None] | None:
-        """Level by name of the target; None if the targets are those of the file."""
+        """Level (``graph`` or ``node``) of each target by name; None for an unknown level.
+
+        None instead of a dict if the section names no targets, so that those of the file count.
+        """
         if self.targets is None:
             return None
         packed = levels_of(self.outputs)
@@ -111,22 +120,26 @@ class StoredGraphs:
 
     @cached_property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x``."""
+        """Names of the node features, the columns of ``x``."""
         return self._store.manifest.node_features
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """Targets in the graphs read so far."""
+        """Targets (quantities to learn) by name, found in the graphs read so far."""
         return self._labels.found
 
     def files(self) -> list[Path]:
-        """Return every file of the store; a `.bp`, which opening would read whole, is one."""
+        """Return every file in the directory of the store or `.bp`, in order of their paths.
+
+        A store is opened before, which raises an error if there is none. A `.bp` is not opened, as
+        that would read all of it.
+        """
         if not (self._path.is_dir() and self._path.suffix == ".bp"):
             _open_current(self._path)  # raises an error if there is no store
         return _files(self._path)
 
     def in_place(self, branch: int | None) -> Manifest:
-        """Return the manifest with which training reads the files in place.
+        """Return the manifest of a store that reads these graphs in place, without a copy.
 
         Parameters
         ----------
@@ -156,7 +169,10 @@ class StoredGraphs:
         return in_place(manifest, self._path, self._targets, parts, branch)
 
     def chunks(self) -> list[Chunk]:
-        """Return ranges of the graphs of each split, after reading the first training graph."""
+        """Return chunks (ranges of graphs) that together cover each split.
+
+        The first training graph is read and checked before.
+        """
         chunks = [
             Chunk(role, str(self._path), start, stop, 0)
             for role, split in SPLIT_OF_ROLE.items()
@@ -170,7 +186,7 @@ class StoredGraphs:
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the graphs of a chunk with their labels, in order."""
+        """Yield the graphs of a chunk (range in one split) with their labels, in order."""
         from hydragnn_flow.data.sources.pyg_graphs import graph_of, tensors
 
         split = SPLIT_OF_ROLE[chunk.role]

@@ -19,9 +19,10 @@ from hydragnn_flow.errors import InputError
 
 
 class JsonSource(StructuresSection):
-    """Lists of records, or tables of columns, index and data, with pymatgen's structure dicts.
+    """Configuration section `data.source` for JSON files with pymatgen's structure dicts.
 
-    Labels and groups are keys of a record, keys of its `outputs`, or dotted paths.
+    A file has a list of records, or a table of columns, index and data. Labels and groups are keys
+    of a record, keys of its `outputs`, or dotted paths.
     """
 
     reads = "lists of records or tables, with pymatgen's structure dicts"
@@ -35,7 +36,7 @@ class JsonSource(StructuresSection):
 
 
 class JsonRecords(StructureSource[JsonSource]):
-    """Reader of `.json` and `.json.gz` files, such as mlearn's and matbench's.
+    """Reader of structures in `.json` and `.json.gz` files, such as mlearn's and matbench's.
 
     JSON can only be read as a whole, and takes several times its size in memory. The last file is
     cached: counting it, and reading its chunks one after the other, reads it once.

@@ -39,8 +39,11 @@ _DIMENSION = {"line": 1, "triangle": 2, "quad": 2}
 
 
 class MeshSource(FilesSection):
-    """Finite-element meshes in any format that meshio reads: nodes are mesh points, edges those of
-    the elements (for higher-order elements, those between their corners)."""
+    """Configuration section `data.source` for finite-element meshes that meshio reads.
+
+    Nodes are mesh points. Edges are those of the elements; of higher-order elements, those between
+    their corners.
+    """
 
     reads = "finite-element meshes"
     labels = "point data, or columns of a table"
@@ -77,7 +80,7 @@ class MeshSource(FilesSection):
 
 
 class MeshFiles(StructureSource[MeshSource]):
-    """Reader of meshes in any format of meshio.
+    """Reader of finite-element meshes in any format that meshio reads.
 
     Nodes are the corners of the elements. The features of an edge are its length and the number of
     elements that share it.
@@ -88,7 +91,7 @@ class MeshFiles(StructureSource[MeshSource]):
         self.suffixes = _meshio().extension_to_filetypes
 
     def files(self) -> list[Path]:
-        """Return every file that is read, in order: meshes, then the table."""
+        """Return every file that is read: the meshes, then the table of the graphs' targets."""
         table = [] if self._section.table is None else [self._folder / self._section.table]
         return [*super().files(), *table]
 
@@ -181,7 +184,7 @@ def _read_mesh(file: Path) -> Any:
 def element_edges(
     cells: Sequence[tuple[str, Any]], chosen: Sequence[str] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the edges of the elements of a mesh.
+    """Return the edges of a finite-element mesh, and how many elements share each edge.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def open_source(config: DataConfig, seed: int) -> Source:
 
 
 def fingerprint(config: DataConfig) -> dict[str, Any]:
-    """Compute a fingerprint of a source's files, to notice changes.
+    """Compute a checksum of a configuration's data files, by which changes are noticed.
 
     Names, relative to the data's directory, and sizes always count. The content counts if all files
     together have 1 GiB or less; for larger input the times of the last change count instead,
@@ -99,6 +99,8 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
 class JoinedSources:
     """Reader of several data sets, which gives each structure the branch of its data set.
 
+    A branch is the set of a network's output heads for one data set.
+
     Parameters
     ----------
     sources
@@ -115,12 +117,12 @@ class JoinedSources:
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x``, the same in every data set."""
+        """Names of the node features, the columns of ``x``, the same in every data set."""
         return self._sources[self._current].node_features
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """Targets in the records read so far.
+        """Targets (quantities to learn) by name, found in the structures read so far.
 
         Raises
         ------
@@ -133,13 +135,14 @@ class JoinedSources:
         return known[0][1] if known else {}
 
     def files(self) -> list[Path]:
-        """Return every file that is read."""
+        """Return every file that is read, data set after data set."""
         return [file for source in self._sources for file in source.files()]
 
     def chunks(self) -> list[Chunk]:
-        """Return chunks of all structures, data set after data set.
+        """Return chunks (ranges of structures in a file) of all data sets, one after another.
 
-        The positions of structures of a role continue from one data set to the next.
+        Structures of one role (split that they are meant for) are numbered on from one data set to
+        the next.
         """
         chunks: list[Chunk] = []
         before: dict[str, int] = {}
@@ -159,7 +162,11 @@ class JoinedSources:
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the structures of a chunk, with the index of their data set as branch index."""
+        """Yield the structures of a chunk, with the index of their data set as branch index.
+
+        A chunk is a range of structures in one file. A branch is the set of a network's output
+        heads for one data set.
+        """
         self._current = chunk.data_set
         branch = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
         records = self._sources[chunk.data_set].read(chunk)
@@ -204,7 +211,7 @@ def check_alike(what: str, of_each: Mapping[str, str]) -> None:
 
 
 def describe(targets: Mapping[str, Target]) -> str:
-    """Return the targets in words, for messages on differences between targets."""
+    """Return a description of targets in words, for messages on differences between them."""
     return ", ".join(
         f"{name} ({target.dim} per {target.level} in {target.unit or 'unknown units'}"
         f"{'' if target.extensive is None else f', extensive: {target.extensive}'})"

@@ -18,11 +18,11 @@ from hydragnn_flow.errors import InputError
 
 
 class PygSource(FilesSection):
-    """Files `.pt` of PyG graphs: one `Data`, a list of them, or an InMemoryDataset's content.
+    """Configuration section `data.source` for `.pt` files of PyG graphs.
 
-    Nodes have the columns of `x`, or else `z` as their chemical elements. Edges of the graphs are
-    kept; graphs without edges get those within the cutoff. Other keys that are not targets are not
-    read.
+    A file has one `Data`, a list of them, or an InMemoryDataset's content. Nodes have the columns
+    of `x`, or else `z` as their chemical elements. Edges of the graphs are kept; graphs without
+    edges get those within the cutoff. Other keys that are not targets are not read.
     """
 
     reads = "saved `torch_geometric` graphs"
@@ -39,7 +39,7 @@ class PygSource(FilesSection):
 
 
 class PygFiles(StructureSource[PygSource]):
-    """Reader of graphs in `.pt` files."""
+    """Reader of PyG graphs in `.pt` files."""
 
     suffixes = (".pt",)
 

@@ -31,7 +31,7 @@ from hydragnn_flow.errors import InputError
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
-    """Return the tensors and numbers of a graph as arrays by key; other objects are left out."""
+    """Return a PyG graph's tensors and numbers as arrays by key, without other objects."""
     found = {
         str(key): torch.as_tensor(value).detach().cpu()
         for key, value in data.to_dict().items()
@@ -62,7 +62,7 @@ def n_nodes(arrays: Arrays, origin: str) -> int:
 def graph_of(
     arrays: Arrays, features: str, names: Sequence[str], labels: Collection[str], origin: str
 ) -> Found:
-    """Return the structure that the arrays of a graph describe.
+    """Convert the arrays of a PyG graph to a structure with node features and edges.
 
     The structure keeps the graph's own edges; without ``edge_index``, edges are found later by
     distance.
@@ -108,7 +108,7 @@ def graph_of(
 
 
 def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return lattice vectors [3, 3] and the mask of periodic directions [3] of a graph.
+    """Return a graph's lattice vectors [3, 3], and the mask of its periodic directions [3].
 
     A cell without ``pbc`` is periodic along each vector that is not zero.
 
@@ -170,7 +170,7 @@ _PARTS_OF_DATA = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 
 
 def load_graphs(path: Path) -> Sequence[Data]:
-    """Open a file with one graph, a list of graphs, or an InMemoryDataset's content.
+    """Load the graphs of a `.pt` file: one graph, a list, or an InMemoryDataset's content.
 
     Raises
     ------

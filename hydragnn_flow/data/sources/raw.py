@@ -26,7 +26,7 @@ Quantities = dict[str, NDArray[np.float64]]
 
 
 class Features(Section):
-    """Columns of a raw file, as HydraGNN's `Dataset` section names them.
+    """Names and columns of quantities in a raw text file, as in HydraGNN's `Dataset` section.
 
     As in HydraGNN, a quantity with `_scaled_num_nodes` in its name is divided by the number of
     atoms.
@@ -47,7 +47,7 @@ class Features(Section):
 
 
 class RawSection(FilesSection):
-    """Text files of columns, one structure in each."""
+    """Configuration section `data.source` common to HydraGNN's raw text formats, LSMS and CFG."""
 
     node_features: Features
     """Columns of the atoms."""
@@ -75,10 +75,11 @@ class RawSection(FilesSection):
 
 
 class LsmsSource(RawSection):
-    """HydraGNN's LSMS text format: graph features on the first line, then a line for each atom.
+    """Configuration section `data.source` for files in HydraGNN's LSMS text format.
 
-    Column 0 of an atom's line is its number of protons, columns 2 to 4 are its position. Positions
-    are read in Å, like the cutoff, although LSMS itself counts in bohr.
+    A file has graph features on the first line, then a line for each atom. Column 0 of an atom's
+    line is its number of protons, columns 2 to 4 are its position. Positions are read in Å, like
+    the cutoff, although LSMS itself counts in bohr.
     """
 
     reads = "HydraGNN's LSMS text format"
@@ -123,10 +124,11 @@ class LsmsFiles(StructureSource[LsmsSource]):
 
 
 class CfgSource(RawSection):
-    """AtomEye CFG files, with graph features on the first line of a `.bulk` file next to each.
+    """Configuration section `data.source` for AtomEye CFG files with HydraGNN's `.bulk` files.
 
-    An atom's columns are its number of protons, its mass, and the file's auxiliary properties:
-    `c_peratom`, `fx`, `fy`, `fz` first, as in HydraGNN, then others in the file's order.
+    The file `NAME.bulk` beside `NAME.cfg` has the graph features on its first line. An atom's
+    columns are its number of protons, its mass, and the file's auxiliary properties: `c_peratom`,
+    `fx`, `fy`, `fz` first, as in HydraGNN, then others in the file's order.
     """
 
     reads = "AtomEye's CFG files with HydraGNN's `.bulk` files"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def from_cif(text: str) -> ase.Atoms:
-    """Return the structure in a CIF text of one block, with its symmetry operations applied.
+    """Return the only structure of a CIF text, with its symmetry operations applied.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def from_file(path: Path) -> ase.Atoms:
 
 
 def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
-    """Return the atoms of a pymatgen ``Structure`` or ``Molecule`` in the form of a dict.
+    """Convert a pymatgen ``Structure`` or ``Molecule``, given as a dict, to ASE atoms.
 
     Raises
     ------

@@ -31,7 +31,7 @@ AnySection = TypeVar("AnySection", bound=FilesSection)
 
 
 class StructuresSection(FilesSection):
-    """Keys common to all formats of labelled structures in files."""
+    """Configuration section `data.source` common to ASE, CSV and JSON files of structures."""
 
     group: str | None = Field(default=None, min_length=1)
     """Key in the files whose value is the group of a structure."""
@@ -61,7 +61,7 @@ def points(
     cell: NDArray[np.float64] | None = None,
     pbc: NDArray[np.bool_] | bool = False,
 ) -> ase.Atoms:
-    """Return ASE atoms of no element, which only hold positions [n, 3] and cell of nodes."""
+    """Return ASE atoms without elements, which only hold positions [n, 3] and cell of nodes."""
     import ase
 
     return ase.Atoms(np.zeros(len(positions), dtype=int), positions, cell=cell, pbc=pbc)
@@ -113,24 +113,28 @@ class StructureSource(Generic[AnySection]):
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x``, which must be the same in all structures."""
+        """Names of the node features, the columns of ``x``, the same in all structures."""
         if self._features is None:
             next(self._read(self._inputs["train"][0], 0, 1, 0))
         return self._features or ()
 
     def files(self) -> list[Path]:
-        """Return every file that is read, in order."""
+        """Return every data file that is read, in order, each followed by the files beside it."""
         files = [file for of_role in self._inputs.values() for file in of_role]
         return [one for file in files for one in (file, *self.beside(file))]
 
     def chunks(self) -> list[Chunk]:
-        """Return chunks of all structures, after reading the first structure of each role."""
+        """Return chunks (ranges of structures in a file) that together cover all structures.
+
+        The first structure of each role (split that files are meant for) is read before, to find
+        errors that all structures have.
+        """
         # Training data last, as they are usually the largest: errors of the others come early.
         of_role = {role: self._chunks(role) for role in reversed(self._inputs)}
         return [chunk for role in self._inputs for chunk in of_role[role]]
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the structures of a chunk in order."""
+        """Yield the structures of a chunk (range of structures in a file) in order."""
         n = 0
         for record in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
             yield record
@@ -199,7 +203,7 @@ class StructureSource(Generic[AnySection]):
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
-    """Return at most ``most`` ranges [start, stop) of 256 or more that cover ``n`` structures.
+    """Divide ``n`` structures into at most ``most`` ranges [start, stop) of 256 or more.
 
     The last range may be smaller.
     """
@@ -210,7 +214,7 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
 def readable(what: object) -> Iterator[None]:
     """Context manager: turn any exception raised inside it into an InputError.
 
-    Its message begins with ``what``, the name of a file or structure.
+    The message of the error begins with ``what``, the name of a file or structure.
     """
     try:
         yield
@@ -227,5 +231,5 @@ def readable(what: object) -> Iterator[None]:
 
 
 def no_structures(file: Path) -> InputError:
-    """Return the error for a file without structures."""
+    """Return the InputError for a data file that holds no structures."""
     return InputError(f"{file} holds no structures; give a file that does, or leave it out")

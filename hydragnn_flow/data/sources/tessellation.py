@@ -36,7 +36,7 @@ class Tessellation:
 def tessellate(
     points: NDArray[np.float64], box: NDArray[np.float64], periodic: NDArray[np.bool_]
 ) -> Tessellation:
-    """Divide a box into the Voronoi cells of points.
+    """Divide a box into the Voronoi cells of points, and find the facets that cells share.
 
     Walls are mirrors: points are reflected at them, so that the facet between a point and its
     mirror image is the wall itself and cells end there exactly. In periodic directions the points

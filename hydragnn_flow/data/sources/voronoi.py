@@ -20,10 +20,11 @@ _AXES = ("x", "y", "z")
 
 
 class VoronoiSource(FilesSection):
-    """Voronoi graphs of point sets: grains, cells or particles of a microstructure.
+    """Configuration section `data.source` for point sets, whose Voronoi cells become graphs.
 
-    A `.npz` holds one set: `points` [n, d] with d of 2 or 3, and further arrays. A `.csv` also
-    holds one set: columns `x`, `y` and perhaps `z`, and one for each feature.
+    Points are grains, cells or particles of a microstructure. A `.npz` holds one set: `points` [n,
+    d] with d of 2 or 3, and further arrays. A `.csv` also holds one set: columns `x`, `y` and
+    perhaps `z`, and one for each feature.
     """
 
     reads = "point sets, such as grains or cells"
@@ -46,11 +47,11 @@ class VoronoiSource(FilesSection):
 
 
 class VoronoiFiles(StructureSource[VoronoiSource]):
-    """Reader of point sets in `.npz` and `.csv` files.
+    """Reader of point sets in `.npz` and `.csv` files, as graphs of their Voronoi cells.
 
-    Features of a node are the chosen ones and the volume (in two dimensions, area) of its cell.
-    Features of an edge are the distance of its two points and the area (length) of the facet
-    between their cells.
+    Features of a node are those that the section chooses, and the volume (in two dimensions, area)
+    of its cell. Features of an edge are the distance of its two points and the area (length) of the
+    facet between their cells.
     """
 
     suffixes = (".npz", ".csv")

@@ -31,7 +31,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Bp5Writer:
-    """Writer of a BP5 file with one ADIOS2 step, block by block in bounded memory.
+    """Writer of an ADIOS2 BP5 file, block by block, so that memory stays bounded.
+
+    The file has one ADIOS2 step.
 
     Parameters
     ----------
@@ -57,7 +59,7 @@ class Bp5Writer:
             self._engine.BeginStep()
 
     def append(self, name: str, array: NDArray[Any], dim: int) -> None:
-        """Write an array as the next block of a variable that grows along ``dim``.
+        """Write an array as the next block of a variable (named array) that grows along ``dim``.
 
         Arrays without rows are skipped.
         """
@@ -90,7 +92,7 @@ class Bp5Writer:
         self._io.DefineAttribute(name, value)
 
     def flush(self) -> int:
-        """Write pending data, and return the size of the payload on disk [bytes].
+        """Write pending data, and return the size of the data file ``data.0`` [bytes].
 
         Without this call ADIOS2 keeps a copy of all data until the file is closed.
         """
@@ -134,7 +136,7 @@ class Bp5Writer:
 
 
 class Bp5File:
-    """BP5 file open for reading.
+    """ADIOS2 BP5 file that is open for reading.
 
     Threads take turns to read: if two threads used one ADIOS2 engine at a time, each would get the
     other's values.
@@ -172,16 +174,16 @@ class Bp5File:
 
     @property
     def attributes(self) -> list[str]:
-        """Names of the attributes."""
+        """Names of the file's attributes, each of which is a text, texts or numbers."""
         return list(self._io.AvailableAttributes())
 
     @property
     def variables(self) -> list[str]:
-        """Names of the variables."""
+        """Names of the file's variables (named arrays)."""
         return list(self._io.AvailableVariables())
 
     def variable(self, name: str) -> Bp5Variable:
-        """Return the handle of a variable, from which parts of it can be read."""
+        """Return a variable (named array) of the file, of which parts can be read."""
         found = self._found.get(name)
         if found is None:
             variable = self._io.InquireVariable(name)
@@ -201,14 +203,14 @@ class Bp5File:
         return found
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return all values of a variable, in its stored shape and type."""
+        """Return all values of a variable (named array), in its stored shape and type."""
         variable = self.variable(name)
         array = np.empty(variable.shape, dtype=variable.dtype)
         variable.read_into(array, 0)
         return array
 
     def attribute(self, name: str) -> list[Any]:
-        """Return the values of an attribute: texts or numbers."""
+        """Return the values of the file's attribute ``name``: texts or numbers."""
         attribute = self._io.InquireAttribute(name)
         if not attribute:
             raise StoreError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
@@ -218,7 +220,7 @@ class Bp5File:
 
 
 class Bp5Variable:
-    """Variable (named array) of an open file.
+    """Variable (named array) of an open BP5 file, of which parts can be read.
 
     Attributes
     ----------
@@ -243,7 +245,7 @@ class Bp5Variable:
         self._zeros = [0] * (len(self.shape) - 1)
 
     def read_into(self, out: NDArray[Any], start: int, row: int | None = None) -> None:
-        """Fill ``out`` with the values from ``start`` on along the first dimension.
+        """Fill ``out`` with the variable's values from ``start`` on along the first dimension.
 
         Parameters
         ----------

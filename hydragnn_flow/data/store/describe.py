@@ -24,7 +24,7 @@ _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "force
 
 @dataclass(frozen=True)
 class Content:
-    """Written shards, with the keys and statistics of their graphs."""
+    """Shards (BP5 files) of a store, with the keys and the statistics of their graphs."""
 
     shards: list[Shard]
     keys: dict[str, Key]
@@ -33,7 +33,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Description:
-    """Properties of a store that its graphs do not contain."""
+    """Properties of a store that its graphs do not contain, such as units and cutoff."""
 
     targets: Mapping[str, Target] | None = None
     """Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them."""
@@ -52,7 +52,10 @@ class Description:
 
 
 def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
-    """Return the targets of a store by name: those described, or else ``energy`` and ``forces``.
+    """Return the targets (labelled quantities) of a store by name.
+
+    They are those of the description, or else ``energy`` and ``forces`` if these are among the
+    keys.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
 
 
 def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> Manifest:
-    """Compute the manifest of a store.
+    """Compute a store's manifest (its table of contents) from its shards and description.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
 
 
 def join_contents(contents: Sequence[Content]) -> Content:
-    """Return the content of one store, joined from parts that several processes have written.
+    """Combine the shards, keys and statistics that several processes have written for a store.
 
     The statistics of the first part are changed in place.
 

@@ -37,10 +37,10 @@ class FileRecord(BaseModel):
 
 
 def describe_files(folder: Path, *, in_place: bool = False) -> dict[str, FileRecord]:
-    """Return the record of every file in a folder, by file name.
+    """Return size and checksum of every file in a folder, by file name.
 
-    A HydraGNN ``.bp`` used ``in_place`` has the files of BP5, with the times of their last change.
-    Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
+    Of a HydraGNN ``.bp`` used ``in_place`` only the files of BP5 are described, with the times of
+    their last change. Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
     """
     described = {}
     for path in sorted(folder.iterdir()):
@@ -55,7 +55,7 @@ def describe_files(folder: Path, *, in_place: bool = False) -> dict[str, FileRec
 
 
 def is_payload(name: str) -> bool:
-    """Return True if a file of this name in a BP5 directory holds payload, not metadata."""
+    """Return True if a file of this name in a BP5 directory holds payload: arrays of graphs."""
     return name.startswith("data.")
 
 
@@ -90,9 +90,10 @@ def verify_checksum(path: Path, record: FileRecord, *, in_place: bool = False) -
 
 
 def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
-    """Return the error for a damaged file; its message begins with ``path`` and ``what``.
+    """Return the StoreError for a damaged file of a store.
 
-    ``in_place`` is True if the store does not own the file, which must then not be deleted.
+    Its message begins with ``path`` and ``what``, the damage. ``in_place`` is True if the store
+    does not own the file, which must then not be deleted.
     """
     if in_place:  # it is not the store's to be deleted
         return StoreError(
@@ -105,7 +106,10 @@ def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Force a folder with all its files to disk, so that a rename after it commits whole files."""
+    """Force a folder with all its files to disk.
+
+    If the folder is renamed afterwards, its new name has whole files.
+    """
     for parent, _, names in os.walk(folder):
         for name in names:
             fsync_path(Path(parent) / name)
@@ -140,18 +144,19 @@ Work = Literal["preparing", "writing"]
 
 
 def building_of(path: Path, work: Work) -> Path:
-    """Return the hidden directory next to ``path`` in which ``work`` builds the store ``path``."""
+    """Return the hidden directory, next to the store ``path``, in which the store is built.
+
+    ``work``, ``preparing`` or ``writing``, is the end of the directory's name.
+    """
     return path.with_name(f".{path.name}.{work}")
 
 
 @contextmanager
 def alone(path: Path, work: Work) -> Iterator[Path]:
-    """Context manager: create, lock and yield the directory in which ``path`` is built.
+    """Context manager: lock and yield the directory in which the store ``path`` is built.
 
-    Only one process at a time holds the lock.
-
-    The directory stays when the context ends or the process is killed, so that the next process
-    finds it.
+    The directory is created if need be. Only one process at a time holds the lock. The directory
+    stays when the context ends or the process is killed, so that the next process finds it.
 
     Raises
     ------
@@ -182,7 +187,7 @@ def alone(path: Path, work: Work) -> Iterator[Path]:
 
 
 def commit(staging: Path, path: Path) -> None:
-    """Rename a finished directory to ``path``, after forcing all its files to disk.
+    """Rename a store's finished directory to ``path``, after forcing all its files to disk.
 
     Raises
     ------
@@ -202,7 +207,7 @@ def commit(staging: Path, path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:
-    """Return the error for a disk that is full or not writable."""
+    """Return the StoreError for a path that cannot be written, as on a full disk."""
     return StoreError(
         f"{path} cannot be written ({error.strerror or error}); "
         "free space on its disk or choose another directory"

@@ -19,7 +19,9 @@ from hydragnn_flow.errors import StoreError
 
 
 def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
-    """Read the number of rows of a key in each graph, int64 [n_graphs], without its values.
+    """Read the number of rows of the tensor ``key`` in each graph of a split, int64 [n_graphs].
+
+    The values of the tensor are not read.
 
     Raises
     ------
@@ -44,15 +46,16 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
 
 
 def stored_dim(file: Bp5File, split: str, key: str) -> int:
-    """Return the dimension along which a file concatenates the tensors of a key."""
+    """Return the dimension along which a file joins the tensors ``key`` of a split's graphs."""
     return int(file.attribute(f"{split}/{key}/variable_dim")[0])
 
 
 def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
-    """Return True if a key is an ``edge_index`` that has its graphs below one another.
+    """Return True if ``key`` is an ``edge_index`` that is stored as [2 n_graphs, n_edges].
 
-    HydraGNN concatenates along the dimension that varies, and along the first if none does: in a
-    split whose graphs all have e edges the array is [2 n_graphs, e], not [2, sum of edges].
+    Its graphs then lie below one another instead of side by side. HydraGNN concatenates along the
+    dimension that varies, and along the first if none does: in a split whose graphs all have e
+    edges the array is [2 n_graphs, e], not [2, sum of edges].
 
     Raises
     ------
@@ -81,7 +84,10 @@ REST = "/"
 
 @dataclass
 class BlockTable:
-    """Table of a shard's blocks, in the order of their bytes in the file ``data.0``."""
+    """Table of the blocks (each about 4 MB of graphs) in a shard, with their checksums.
+
+    A shard is a BP5 file of a store. Blocks are in the order of their bytes in the file ``data.0``.
+    """
 
     split: list[str] = field(default_factory=list)
     """Split that each block belongs to, or `INDEX`, or `REST`."""
@@ -97,23 +103,24 @@ class BlockTable:
 
     @property
     def end(self) -> int:
-        """Position after the last byte of the last block; 0 without blocks."""
+        """Position in ``data.0`` after the last block's last byte [bytes]; 0 without blocks."""
         return self.ends[-1] if self.ends else 0
 
     def add(self, split: str, graphs: int, end: int, crc32: int) -> None:
-        """Add the block written last: its split, number of graphs, end [bytes] and CRC-32."""
+        """Add the block written last: its split, number of graphs, end in ``data.0``, CRC-32."""
         self.split.append(split)
         self.graphs.append(graphs)
         self.ends.append(end)
         self.crc32.append(crc32)
 
     def numbers(self, split: str) -> NDArray[np.int64]:
-        """Return the indices in this table of a split's blocks."""
+        """Return the indices in this table of the blocks of a split, int64 [n_blocks]."""
         return np.flatnonzero(np.array(self.split) == split)
 
     def bounds(self, split: str) -> NDArray[np.int64]:
-        """Return the first graph of each block of a split, then the end, int64 [n_blocks + 1].
+        """Return the boundaries of a split's blocks as indices of graphs, int64 [n_blocks + 1].
 
+        Element ``i`` is the first graph of block ``i``; the last element is the number of graphs.
         Graphs are counted from the first of the split in this shard.
         """
         return bounds_of(np.array(self.graphs, dtype=np.int64)[self.numbers(split)])
@@ -126,7 +133,7 @@ class BlockTable:
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
     def save(self, path: Path) -> None:
-        """Write the table to a file."""
+        """Write the table of blocks to the NumPy file ``path``."""
         np.savez(
             path,
             split=np.array(self.split),
@@ -137,7 +144,7 @@ class BlockTable:
 
     @classmethod
     def load(cls, path: Path) -> BlockTable:
-        """Read the table of a shard whose files have been verified.
+        """Read the table of blocks from a shard's file, which has been verified.
 
         Raises
         ------

@@ -47,7 +47,7 @@ class _Record(BaseModel):
 
 
 class Target(_Record):
-    """Labelled quantity of graphs or atoms."""
+    """Description of a labelled quantity that networks learn, of graphs or of atoms."""
 
     level: Literal["graph", "node"]
     """Level of the label: one per graph, or one per atom."""
@@ -59,16 +59,16 @@ class Target(_Record):
     """True if a graph's value is a sum over its atoms; None if name and unit decide."""
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
-        """Return values of structures [n] as values of the target's rows.
+        """Repeat values of structures [n], so that each row of the target has one.
 
-        ``values`` is returned as it is for a graph target. For a node target, each value is
-        repeated for each of the structure's ``n_atoms`` atoms.
+        A graph target has a row for each structure: ``values`` is returned as it is. A node target
+        has a row for each of the structure's ``n_atoms`` atoms.
         """
         return values if self.level == "graph" else np.repeat(values, n_atoms)
 
 
 class TargetStatistics(_Record):
-    """Mean and standard deviation of each component over the training split."""
+    """Mean and standard deviation of each component of a target over the training split."""
 
     mean: list[float]
     std: list[float]
@@ -76,7 +76,7 @@ class TargetStatistics(_Record):
 
 
 class LabelStatistics(_Record):
-    """Statistics of the labels of training structures."""
+    """Statistics of training structures' labels, such as the mean of each target."""
 
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
@@ -89,9 +89,9 @@ class LabelStatistics(_Record):
 
 
 class BranchStatistics(LabelStatistics):
-    """Statistics of the labels of one branch's training structures.
+    """Statistics of the labels of the training structures of one branch.
 
-    A branch is a set of output heads for one data set.
+    A branch is the set of a network's output heads for one data set.
     """
 
     graphs: int
@@ -99,7 +99,10 @@ class BranchStatistics(LabelStatistics):
 
 
 class Statistics(LabelStatistics):
-    """Statistics of the training split only; nothing leaks from the other splits."""
+    """Statistics of a store's training structures: labels, and numbers of edges at atoms.
+
+    Nothing leaks from the other splits.
+    """
 
     degree_histogram: list[int]
     """Numbers of atoms with 0, 1, 2, … incoming edges."""
@@ -112,8 +115,8 @@ class Statistics(LabelStatistics):
     def of_branches(self, number: int) -> Sequence[LabelStatistics]:
         """Return label statistics for each of a network's ``number`` branches.
 
-        A network of one branch, and a branch without training structures, get the statistics of
-        all structures together.
+        A branch is the set of a network's output heads for one data set. A network of one branch,
+        and a branch without training structures, get the statistics of all structures together.
         """
         if number == 1:
             return [self]
@@ -152,7 +155,7 @@ class Key(_Record):
     """Number of rows of each graph, if all have the same; otherwise None."""
 
     def array_shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of an array with ``rows`` rows along ``dim``."""
+        """Return the shape of the key's tensors, joined to ``rows`` rows along ``dim``."""
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
@@ -166,12 +169,12 @@ class Key(_Record):
         )
 
     def fits(self, other: Key) -> bool:
-        """Return True if the tensors of the same key in two shards can be joined."""
+        """Return True if the key's tensors can be joined with those that ``other`` describes."""
         return (self.dtype, self.dim, self.shape) == (other.dtype, other.dim, other.shape)
 
 
 class Part(_Record):
-    """Position of one target in each graph's packed ``y``.
+    """Position of one target in each graph's array ``y``, in which targets are packed.
 
     The target begins at the offset ``after + after_each * n_atoms``.
     """
@@ -187,7 +190,7 @@ class Part(_Record):
 
 
 class Shard(_Record):
-    """Description of a shard: a BP5 directory of the store, or one that it uses in place."""
+    """Description of a shard: a BP5 directory of the store, or one that is used in place."""
 
     path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
     """Name within the store; absolute for a shard in place."""
@@ -208,12 +211,15 @@ class Shard(_Record):
 
     @property
     def is_in_place(self) -> bool:
-        """True if the store uses the shard in place but does not own it."""
+        """True if the shard lies outside the store, which uses but does not own it."""
         return self.path.startswith("/")
 
 
 class Manifest(_Record):
-    """Content of manifest.json without its own checksum, ``crc32``."""
+    """Content of a store's ``manifest.json``: its splits, targets, keys, statistics, shards.
+
+    The file's own checksum, ``crc32``, is not part of it.
+    """
 
     version: Literal[3] = 3
     dtypes: Dtypes = "hydragnn"
@@ -245,30 +251,42 @@ class Manifest(_Record):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files of the shards; 0 for a HydraGNN file, where they are not recorded."""
+        """Size of all files of the store's shards together [bytes].
+
+        The size is 0 for a HydraGNN file, where sizes are not recorded.
+        """
         return sum(file.size for shard in self.shards for file in shard.files.values())
 
     @property
     def in_place(self) -> list[str]:
-        """Paths of the shards that the store uses in place; empty in a store of copies."""
+        """Paths of the shards (BP5 files) that the store uses in place, without a copy.
+
+        The list is empty in a store of copies.
+        """
         return [shard.path for shard in self.shards if shard.is_in_place]
 
     @property
     def sources(self) -> list[dict[str, Any]]:
-        """Sections of the configuration that the data came from; empty if unknown."""
+        """Configuration of each source that the store was made from; empty if unknown."""
         one, several = self.provenance.get("source"), self.provenance.get("sources")
         return list(several or ([one] if one else []))
 
     @property
     def unseen(self) -> set[int]:
-        """Atomic numbers that occur in other splits but in no training structure; empty if unknown,
-        as without an energy target."""
+        """Atomic numbers that occur in other splits but in no training structure.
+
+        The set is empty if they are unknown, as without an energy target.
+        """
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
 
     @property
     def data_sets(self) -> dict[int, str]:
-        """Name of each branch's data set; empty unless several branches have statistics."""
+        """Name of the data set of each branch, by branch index.
+
+        A branch is the set of a network's output heads for one data set. The dict is empty unless
+        several branches have statistics.
+        """
         if len(self.statistics.by_branch) < 2:
             return {}
         names = dict(enumerate(self.branch_names))

@@ -81,7 +81,7 @@ class ShardWriter:
         )
 
     def append(self, split: str, columns: Mapping[str, Column]) -> None:
-        """Write consecutive graphs of one split after those written before.
+        """Write graphs of one split to the shard as its next block.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class ShardWriter:
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
-    """Return a description of each key of a block of graphs, by name of the key."""
+    """Describe each key (named tensor) of a block of graphs: its type, shape and rows."""
     atoms, edges = columns["x"].counts, columns["edge_index"].counts
     return {
         key: Key(
@@ -199,7 +199,7 @@ def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
 
 
 def size_of(columns: Mapping[str, Column]) -> SplitSize:
-    """Return the number of graphs, atoms and edges of a block."""
+    """Return the numbers of graphs, atoms and edges in a block of graphs."""
     return SplitSize(
         graphs=len(columns["x"].counts),
         atoms=int(columns["x"].counts.sum()),

@@ -26,10 +26,11 @@ _NO_SPREAD = 1e-12
 
 
 class Moments:
-    """Number of values, and mean, squared deviations and largest magnitude of each component.
+    """Running number, mean, squared deviations and largest magnitude of a target's values.
 
-    Blocks are merged as in Chan, Golub & LeVeque, The American Statistician 37, 242 (1983), which
-    loses no digits where the mean is much larger than the spread.
+    All but the number are given for each component of the target. Blocks are merged as in Chan,
+    Golub & LeVeque, The American Statistician 37, 242 (1983), which loses no digits where the mean
+    is much larger than the spread.
     """
 
     def __init__(self, dim: int) -> None:
@@ -60,7 +61,7 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each component; 1 if it is negligible."""
+        """Standard deviation of each component, [dim]; 1 where it is negligible."""
         std = np.sqrt(self.squares / max(self.n, 1))
         # Relative too: a constant of -9391 eV has a rounding spread far above any absolute floor.
         floor = np.maximum(_NO_SPREAD, self.largest * _NO_SPREAD)
@@ -68,7 +69,7 @@ class Moments:
 
 
 class Accumulator:
-    """Accumulator of the statistics in a store's manifest: elements, degrees, labels.
+    """Accumulator of the statistics in a store's manifest: elements, edges of atoms, labels.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class Accumulator:
         """Statistics of labels by branch index; under index 0 if graphs name no branch."""
 
     def update(self, columns: Mapping[str, Column], train: bool) -> None:
-        """Add the graphs of a block.
+        """Add the graphs of a block (graphs that are written together) to the statistics.
 
         Parameters
         ----------
@@ -131,7 +132,7 @@ class Accumulator:
             self._labels.setdefault(branch, _Labels(self._targets)).merge(labels)
 
     def statistics(self) -> Statistics:
-        """Return the statistics of all graphs seen, for a manifest."""
+        """Return the statistics of the training graphs added so far, for a manifest."""
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
         of_atoms = self.elements is not None

@@ -24,10 +24,10 @@ _AT_ONCE = 1 << 16
 
 
 class Estimate(NamedTuple):
-    """Measure of a sample and its confidence interval; NaN where undefined.
+    """Measure of predictions, such as their MAE, and its confidence interval; NaN if undefined.
 
-    The interval is undefined for fewer than five structures: with three, it holds the truth in two
-    of three cases.
+    The interval is undefined for fewer than five structures: with three structures, it would
+    contain the truth in only two of three cases.
     """
 
     value: float
@@ -35,12 +35,12 @@ class Estimate(NamedTuple):
     hi: float
 
     def to_dict(self) -> dict[str, float | None]:
-        """Convert to plain values; undefined numbers become None."""
+        """Convert value and interval to a dict for JSON; undefined numbers become None."""
         return {end: x if np.isfinite(x) else None for end, x in self._asdict().items()}
 
 
 def drawn_counts(n_structures: int, n_values: int, seed: int = 0) -> Iterator[Floats]:
-    """Yield arrays ``[n_draws, n_structures]`` of how often each draw takes each structure.
+    """Yield arrays ``[n_draws, n_structures]``: how often bootstrap draws take each structure.
 
     There are 1,000 draws in total.
 
@@ -63,11 +63,12 @@ def drawn_counts(n_structures: int, n_values: int, seed: int = 0) -> Iterator[Fl
 
 
 def estimate(value: float, draws: Floats, n_structures: int) -> Estimate:
-    """Return a measure with its expanded percentile interval of 95 %.
+    """Return a measure with its 95 % confidence interval, from its values in bootstrap draws.
 
-    For few structures, plain percentiles of the draws give too narrow an interval, like a normal
-    distribution used instead of Student's, and a sum of squares divided by n instead of n - 1.
-    Percentiles farther out make up for both (Hesterberg, Am. Stat. 69, 371 (2015)).
+    The interval is an expanded percentile interval. For few structures, plain percentiles of the
+    draws give too narrow an interval, like a normal distribution used instead of Student's, and a
+    sum of squares divided by n instead of n - 1. Percentiles farther out make up for both
+    (Hesterberg, Am. Stat. 69, 371 (2015)).
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def compare_models(
     manifest: Manifest,
     chosen: NDArray[np.bool_] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Compute mean absolute errors of models by target, and changes from each model to the first.
+    """Compute mean absolute errors of models by target, and their relative change to the first.
 
     Parameters
     ----------
@@ -155,10 +156,11 @@ def compare_models(
 def compare_errors(
     errors: Floats, structure: NDArray[np.int64], seed: int = 0
 ) -> tuple[list[Estimate], list[Estimate]]:
-    """Compute the mean error of each model, and the relative change from each other to the first.
+    """Compute the mean absolute error of each model, and the relative change to the first model.
 
-    Two models err on the same structures, so the interval of a change comes from draws that take
-    the same structures for both. It is narrower than the errors' own intervals suggest.
+    The result is a list over all models, and a list over all but the first. Two models err on the
+    same structures, so the interval of a change comes from draws that take the same structures for
+    both. It is narrower than the errors' own intervals suggest.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def evaluate(
     keys: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, TargetMeasures]:
-    """Predict labelled structures, and measure errors and uncertainty.
+    """Predict labelled structures, and measure the errors of predictions and of error bars.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def recalibrate(
     data_set: str | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, int]:
-    """Fit an ensemble's standard deviations and intervals to labelled structures.
+    """Recalibrate an ensemble: fit its deviations and intervals anew to labelled structures.
 
     Predicted means, members and weights stay the same. From then on the ensemble predicts with the
     new calibration, which is written to `calibration.json` in its folder. The calibration of the

@@ -28,13 +28,18 @@ _MOST_VALUES = 50_000
 
 
 def known_values(sample: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of a sample whose reference, mean and standard deviation are finite."""
+    """Return the rows of a sample whose true value, prediction and deviation are finite.
+
+    The sample is a table as in :func:`measure`.
+    """
     finite = np.isfinite(sample[["reference", "mean", "std"]].to_numpy()).all(axis=1)
     return sample.loc[np.asarray(finite)]
 
 
 def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
-    """Compute every measure of a sample, with a 95 % interval from a bootstrap of structures.
+    """Compute error measures of a sample of predictions, each with a 95 % confidence interval.
+
+    The intervals come from a bootstrap of structures.
 
     Parameters
     ----------
@@ -191,7 +196,7 @@ def _rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class TargetMeasures:
-    """Error and uncertainty measures of one target, in one unit."""
+    """Measures of the errors and error bars of one target, with unit and numbers of values."""
 
     unit: str
     structures: int
@@ -205,7 +210,7 @@ class TargetMeasures:
     for the flagged structures and ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values; undefined numbers become None."""
+        """Convert the measures to a dict for JSON; undefined numbers become None."""
         measures = {name: one.to_dict() for name, one in self.measures.items()}
         return {**vars(self), "measures": measures}
 
@@ -218,7 +223,7 @@ def measure_targets(
     manifest: Manifest,
     coverage: float,
 ) -> dict[str, TargetMeasures]:
-    """Compute the measures of all targets whose true values are known.
+    """Compute error and uncertainty measures of all targets whose true values are known.
 
     Parameters
     ----------
@@ -274,13 +279,13 @@ def _measures(sample: pd.DataFrame, flagged: NDArray[np.bool_], unit: str) -> Ta
 
 
 def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
-    """Write the measures of all targets to a JSON or CSV file, whole or not at all.
+    """Write the error measures of all targets to a JSON or CSV file, whole or not at all.
 
     Parameters
     ----------
     path
-        File that ends in ``.json``, for :meth:`TargetMeasures.to_dict` by target, or in ``.csv``,
-        for a row per measure of each target.
+        File to write. If it ends in ``.json``, it has :meth:`TargetMeasures.to_dict` by target;
+        otherwise it is CSV, with a row per measure of each target.
     measures
         Measures to write, by target.
     """

@@ -53,7 +53,7 @@ _ARROW = {"O": pa.string(), "i": pa.int64(), "b": pa.bool_(), "f": pa.float64()}
 
 
 class Written(NamedTuple):
-    """Files of predictions that were written, and counts of their structures."""
+    """Result of writing predictions: the files, and the numbers of structures in them."""
 
     files: list[Path]
     structures: int
@@ -66,7 +66,9 @@ class Written(NamedTuple):
 
 
 class PredictionFiles:
-    """Files of predictions, and a context manager that locks them against other writers.
+    """Writer of prediction files (CSV, Parquet, extended XYZ) from one process or many.
+
+    As a context manager it locks the files against other writers.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ class PredictionFiles:
         self._held.close()
 
     def open(self, ensemble: Committee, data: Predictable, split: str | None) -> Opened:
-        """Open the structures or graphs to predict, as :func:`open_structures` does.
+        """Open the structures or graphs to predict, and check that they are no file to write.
 
         Raises
         ------
@@ -133,14 +135,17 @@ class PredictionFiles:
     def fill(self, chunks: Iterable[Chunk]) -> Written:
         """Write all predictions to the files, and return the files and counts of structures.
 
-        The tables of all ``chunks`` have the same columns.
+        A chunk holds the predictions of some structures. The tables of all ``chunks`` have the same
+        columns.
         """
         folder = self._folders[self._paths[0]]
         counts = write_part(folder, chunks)
         return self.join([(folder, 0)], counts)
 
     def join(self, parts: Sequence[tuple[Path, int]], counts: Mapping[str, int]) -> Written:
-        """Write the files from finished parts in order; the files appear when all are complete.
+        """Join finished parts of a prediction, in order, and write them to the files.
+
+        A part is a directory from :func:`write_part`. The files appear when all are complete.
 
         Parameters
         ----------
@@ -177,7 +182,7 @@ def write_predictions(
     say: Callable[[str], None] = print,
     progress: Progress = lambda done, total: None,
 ) -> Written:
-    """Predict structures and write files, in memory that does not grow with their number.
+    """Predict structures and write the results to files, in memory independent of their number.
 
     Parameters
     ----------
@@ -219,7 +224,7 @@ def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
 
 
 def write_part(folder: Path, chunks: Iterable[Chunk]) -> dict[str, int]:
-    """Write predictions to a directory, as a part for :meth:`PredictionFiles.join`.
+    """Write predictions to a directory, a part that :meth:`PredictionFiles.join` can join.
 
     Parameters
     ----------

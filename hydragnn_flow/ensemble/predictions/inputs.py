@@ -48,7 +48,7 @@ class StructureGraphs:
 
     @cached_property
     def known(self) -> frozenset[int]:
-        """Atomic numbers that can be predicted.
+        """Atomic numbers of the elements that structures to predict may have.
 
         They are those of the branch's data set if its element energies are known, and otherwise
         those of all training data.
@@ -73,7 +73,7 @@ class StructureGraphs:
         return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
-        """Make the graph of a structure.
+        """Convert a structure to a graph like those of the training data.
 
         Raises
         ------
@@ -107,22 +107,23 @@ class StructureGraphs:
 
 
 def with_branch(graphs: Data, branch: int, n: int) -> Data:
-    """Add the number of the branch that predicts them to one graph, or to a batch of ``n`` graphs.
+    """Set the branch (heads for one data set) that predicts a graph, or a batch of ``n`` graphs.
 
-    ``graphs`` is changed in place and returned; for one graph, ``n`` is 1.
+    The number of the branch is stored in ``graphs``, which is changed in place and returned. For
+    one graph, ``n`` is 1.
     """
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
 
 
 def graph_inputs(manifest: Manifest) -> list[str]:
-    """Return the names of the values in the key `graph_attr` that each graph of a store has."""
+    """Return the names of the numbers that each graph of a store has in its key `graph_attr`."""
     names: list[str] = manifest.provenance.get(GRAPH_ATTR, [])
     return names
 
 
 def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
-    """Raise an error if the members read inputs that plain structures do not have.
+    """Raise an error if the members read inputs that ASE structures do not have.
 
     Parameters
     ----------
@@ -196,7 +197,7 @@ def check_structures(structures: object) -> Sequence[Atoms]:
 
 
 def current(atoms: Atoms) -> Found:
-    """Return a structure with its values, which may be labels.
+    """Return a structure with all its values (`info`, `arrays`, results) that may be labels.
 
     Results of its calculator are left out if they belong to another structure, as after a move.
     """
@@ -212,7 +213,8 @@ def current(atoms: Atoms) -> Found:
 def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
     """Yield batches of graphs, in order, each with as many graphs as the budget allows.
 
-    ``graphs`` is read lazily. A graph that exceeds the budget gets a batch of its own.
+    The budget limits the graphs, atoms and edges of a batch. ``graphs`` is read lazily. A graph
+    that exceeds the budget gets a batch of its own.
     """
     limits = budget.limits
     waiting: list[Data] = []

@@ -42,7 +42,7 @@ def in_components(values: Floats, target: str, dim: int) -> Floats:
 
 
 def keys_of_label(manifest: Manifest, target: str) -> list[str]:
-    """Return the keys of a target's label in files: those of the training data, then its name."""
+    """Return the keys to look for a target's label in files: those of training, then its name."""
     in_training = [
         (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
     ]
@@ -93,8 +93,9 @@ def every_label(
 def label_of(
     found: Found, target: str, described: Target, keys: Sequence[str]
 ) -> tuple[Floats, str]:
-    """Return a structure's label ``[n, d]`` as in the training data, and an error message.
+    """Return a structure's true value of a target ``[n, d]``, and an error message.
 
+    The value is in the form of the training data; n is 1, or the number of atoms for a node target.
     The label is NaN if there is none, or if it has another shape than the ensemble's predictions.
     The error message is empty if nothing is wrong.
 
@@ -160,7 +161,7 @@ class Branches:
             raise InputError(f"the ensemble has no branch of a data set {name!r}; {told}")
 
     def check_known(self, store: GraphStore | None = None) -> None:
-        """Raise an error if it is unknown which of several branches is to predict.
+        """Raise an error if nothing tells which of several branches is to predict.
 
         Parameters
         ----------
@@ -193,9 +194,9 @@ class Branches:
         return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
 
     def given_to(self, batches: Iterable[Batch], store: GraphStore) -> Iterator[Batch]:
-        """Yield the batches of a store; each graph has the number of the branch that predicts it.
+        """Yield batches of a store's graphs, each with the number of the branch that predicts it.
 
-        If graphs do not name a data set of the ensemble, the number is added in place.
+        If graphs do not name a data set of the ensemble, the number is added to them in place.
         """
         branch = None if self.are_known_to(store) else self.number
         for batch in batches:
@@ -204,7 +205,7 @@ class Branches:
     def data_sets_of(
         self, store: GraphStore, splits: Sequence[Split]
     ) -> NDArray[np.object_] | None:
-        """Return the data set at whose level of theory each graph is predicted, ``[n]``.
+        """Return the name of the data set whose branch predicts each graph of a store, ``[n]``.
 
         The result is None if there is only one data set.
 
@@ -225,7 +226,9 @@ class Branches:
 
 
 def data_sets_said(splits: Sequence[Split], manifest: Manifest) -> NDArray[np.object_] | None:
-    """Return the name of the data set that each graph names, ``[n]``; None if there is only one.
+    """Return the name of the data set that each graph of some splits belongs to, ``[n]``.
+
+    The result is None if there is only one data set, or if the graphs do not name theirs.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ directory may be grouped differently into batches, and the last digits may diffe
 
 @dataclass(frozen=True)
 class Predicted:
-    """Some structures, with every member's predictions for them."""
+    """Every member's predictions for some structures, not yet combined, with true values."""
 
     origins: Mapping[str, Column]
     """First columns of the structures' tables, by name: the origin of each structure."""
@@ -108,9 +108,10 @@ def predict_members(
         Input as :func:`open_structures` returns it. The `graph_id` of structures of files and lists
         begins at 0.
     pieces
-        Parts of the input to predict; None for all of it.
+        Ranges of files or splits to predict; None for the whole input.
     say, progress
-        Functions of :meth:`.Files.records`, whose errors are raised here too.
+        Functions called with messages and with progress, as in :meth:`.Files.records`. The errors
+        of that method are raised here too.
     """
     if isinstance(opened, Graphs):
         yield from _in_store(ensemble, opened, pieces, progress)
@@ -128,14 +129,14 @@ def predict_members(
 
 
 def predict_all(ensemble: Committee, records: Mapping[str, Record]) -> Predicted:
-    """Predict structures in one go, and raise an error if any of them cannot be predicted.
+    """Predict all structures with every member; raise an error if one cannot be predicted.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
     records
-        Structures by their names in errors.
+        Structures by their names in error messages.
 
     Raises
     ------
@@ -159,7 +160,7 @@ def predict_graphs(
     origins: Mapping[str, Column],
     known: dict[str, Floats] | None = None,
 ) -> Predicted:
-    """Predict graphs of a store in one go.
+    """Predict all graphs of some splits of a store with every member.
 
     Parameters
     ----------
@@ -170,7 +171,7 @@ def predict_graphs(
     splits
         Splits of the store, or parts of splits, in order.
     origins
-        First columns of the tables, by name.
+        Columns that say where each graph comes from, by name.
     known
         Members' predictions ``[n_members, n, d]`` by name of the output, if they were made before;
         None to make them.
@@ -213,7 +214,7 @@ def predict_graphs(
 
 
 def predict_records(ensemble: Committee, records: Sequence[Record], first: int = 0) -> Predicted:
-    """Predict structures in one go; those that cannot be predicted have a reason in ``refusals``.
+    """Predict structures with every member; ``refusals`` says why some cannot be predicted.
 
     Parameters
     ----------
@@ -280,7 +281,7 @@ def predict_records(ensemble: Committee, records: Sequence[Record], first: int =
 def lay_out(
     ensemble: Committee, some: Predicted, with_members: bool, with_structures: bool = False
 ) -> Chunk:
-    """Combine members' predictions into tables.
+    """Combine members' predictions of some structures, and return them as tables.
 
     Parameters
     ----------

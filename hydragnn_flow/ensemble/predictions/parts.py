@@ -45,7 +45,10 @@ _PATIENCE = 3600.0
 
 
 class Part(NamedTuple):
-    """Structures that one worker predicts: a range of a file or split, or whole files or splits."""
+    """Part of a prediction that is divided among workers: the structures that one of them predicts.
+
+    They are a range of a file or split, or whole files or splits.
+    """
 
     pieces: tuple[Piece, ...]
     structures: int
@@ -62,7 +65,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of a prediction, on which its results depend; workers receive them as JSON."""
+    """Options of a prediction, which decide its results; workers receive them as JSON."""
 
     run: str
     """Directory that the ensemble is loaded from."""
@@ -87,11 +90,11 @@ class Asked:
 
 
 class OtherParts(InputError):
-    """Error: a directory has finished parts of another prediction."""
+    """Error raised if a directory already holds finished parts of another prediction."""
 
 
 def digest_of_ensemble(run: str | Path) -> str:
-    """Return a digest that changes with any file that the ensemble of a run predicts with.
+    """Return a digest of an ensemble's checksums and recalibration, by which changes are noticed.
 
     ``run`` is the directory of a finished run or of an exported ensemble.
     """
@@ -103,7 +106,10 @@ def digest_of_ensemble(run: str | Path) -> str:
 
 
 def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[Path, Part]:
-    """Return the parts of a prediction in order, by the plan on disk if it fits, or by a new one.
+    """Divide a prediction into parts for workers, by the plan on disk if it fits, or a new one.
+
+    A plan is the list of parts, kept in `plan.json`. It fits if ensemble, structures, options and
+    version of this package are the same.
 
     Parameters
     ----------
@@ -153,16 +159,16 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
 
 
 def finished(folder: Path, plan: str = "") -> set[str]:
-    """Return the names of finished parts in a directory.
+    """Return the names of the finished parts of a prediction, each of which is a directory.
 
-    ``plan`` is a glob pattern of the subdirectories of ``folder`` to search; if empty, ``folder``
-    itself is searched.
+    They are searched in ``folder``, or, if ``plan`` is not empty, in the subdirectories of
+    ``folder`` that match the glob pattern ``plan``.
     """
     return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 
 def per_part(structures: int, gcds: int) -> int:
-    """Return the number of structures that a part should have, a multiple of :data:`CHUNK`.
+    """Return the number of structures for each part of a prediction, a multiple of `CHUNK`.
 
     Parameters
     ----------
@@ -176,7 +182,7 @@ def per_part(structures: int, gcds: int) -> int:
 
 
 def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
-    """Divide files, or splits of a store, into parts, in their order.
+    """Divide the structures of files, or of a store's splits, into parts for workers, in order.
 
     A file with more than ``most`` structures is cut, and each piece of it is a part. Smaller files
     are collected until a part has ``most`` structures or more.
@@ -186,7 +192,7 @@ def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
     sizes
         Name of each file or split, and its number of structures; None if the number is unknown.
     most
-        Number of structures of a full part.
+        Number of structures at which a part is full.
     """
     parts: list[Part] = []
     together: list[Piece] = []
@@ -214,16 +220,17 @@ def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
 
 
 def request_of(part: Part, directory: Path, asked: Asked, device: str) -> dict[str, Any]:
-    """Return the argument of :func:`predict_part`, as plain values for another process.
+    """Return the request to predict one part, as plain values for another process.
 
-    ``directory`` is where the part will be written, ``device`` torch's name of the device.
+    It is the argument of :func:`predict_part`. ``directory`` is where the part will be written, and
+    ``device`` torch's name of the device.
     """
     about = {"what": part.what, "directory": str(directory), "pieces": part.pieces}
     return {**about, "device": device, "asked": asdict(asked)}
 
 
 def predict_part(request: Mapping[str, Any]) -> None:
-    """Predict a part and write it to its directory, unless that directory exists.
+    """Predict the structures of a part and write them to its directory, unless it exists.
 
     The `graph_id` of structures from files begins at 0 in each part.
 
@@ -273,9 +280,9 @@ def predict_part(request: Mapping[str, Any]) -> None:
 def results_of(
     parts: Mapping[Path, Part], opened: Graphs | Files
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
-    """Return the two arguments of `PredictionFiles.join` for finished parts.
+    """Collect finished parts and count their structures, as `PredictionFiles.join` needs them.
 
-    In place, files that were skipped in the parts are added to ``opened.passed_over``. Parts that
+    Files that were skipped in the parts are added to ``opened.passed_over`` in place. Parts that
     begin in a file whose rest was skipped are left out.
 
     Parameters
@@ -307,7 +314,7 @@ def results_of(
 
 
 def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
-    """Yield the chunks, and end this process if it waits for a chunk longer than an hour.
+    """Yield chunks of predictions, and end this process if one takes longer than an hour.
 
     A GPU or a file system that hangs would otherwise hold up the whole prediction for ever. Another
     process then predicts the part.

@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Structure to predict, with its values and origin."""
+    """Structure to predict, with values that may be labels, its file and its index there."""
 
     found: Found
     """Structure with all values that its file or calculator holds."""
@@ -75,13 +75,15 @@ class Record(NamedTuple):
 
     @property
     def atoms(self) -> Atoms:
-        """Structure without the values."""
+        """Structure as ASE atoms, without the other values of the file."""
         return self.found.atoms
 
     @property
     def fault(self) -> str | None:
-        """Reason why no ensemble can predict the structure, such as a site that is partly occupied;
-        None if there is no such reason."""
+        """Reason why no ensemble can predict the structure, or None.
+
+        An example is a site that is partly occupied.
+        """
         if self.file is None:
             return None  # occupancies may be those of the file that it was once made of
         try:
@@ -92,7 +94,7 @@ class Record(NamedTuple):
 
 
 class Graphs(NamedTuple):
-    """Graphs of a store that an ensemble can predict."""
+    """Input of a prediction that is a GraphStore: the graphs of the requested splits."""
 
     store: GraphStore
     splits: Sequence[GraphSplit]
@@ -113,7 +115,7 @@ class Graphs(NamedTuple):
 
 
 class Files:
-    """Structures of a file that ASE reads, of a table, or of all files directly in a directory.
+    """Input of a prediction that is a file of structures, a table, or a directory of files.
 
     Files of a directory have the order in which training reads them: ``run-2`` before ``run-10``.
 
@@ -174,7 +176,7 @@ class Files:
     def records(
         self, say: Callable[[str], None], progress: Progress = lambda done, total: None
     ) -> Iterator[Record]:
-        """Read and yield all structures.
+        """Read all files in order, and yield their structures.
 
         Parameters
         ----------
@@ -199,7 +201,7 @@ class Files:
         self.tell_passed_over(read, say)
 
     def read(self, piece: Piece) -> Iterator[Record]:
-        """Read and yield the structures of a piece.
+        """Read and yield the structures of a piece, which is a range of one file.
 
         A file of a directory that cannot be read, or to which predictions are written, is skipped,
         and the reason added to :attr:`passed_over`.
@@ -392,7 +394,7 @@ def readable_records(
 
 
 def store_records(store: GraphStore) -> dict[str, Record]:
-    """Return the structures of a store by their names in messages, without labels.
+    """Convert a store's graphs back to structures, by their names in messages, without labels.
 
     In a record, ``file`` is the name of the split and ``frame`` the `graph_id`.
 
@@ -439,10 +441,10 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
-    """Return structures by their names in messages.
+    """Return structures by their names in messages, such as `new.xyz: structure 3`.
 
     A name consists of the file of the structure, at or in ``path``, and its index in the file. If
-    ``path`` is None, it is the index in ``records``, such as `structure 0`.
+    ``path`` is None, the name is the index in ``records``, such as `structure 0`.
     """
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
@@ -457,7 +459,7 @@ def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Re
 
 @contextmanager
 def naming(path: Path, names: Iterable[str]) -> Iterator[None]:
-    """Context manager: prefix an `InputError` raised inside it with ``path``.
+    """Context manager that puts ``path`` before the message of an `InputError` raised inside.
 
     An error that begins with one of ``names`` is left as it is.
     """

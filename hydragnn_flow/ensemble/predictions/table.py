@@ -32,7 +32,7 @@ _OF_DISTRIBUTION = ("mean", "std", "spread", "epistemic_std", "aleatoric_std", "
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of an ensemble for some structures, in the order of the structures.
+    """Predictions of an ensemble as tables of structures and of atoms, in the input's order.
 
     Units of the columns, the names of each target's components and the coverage of the intervals
     are in ``DataFrame.attrs``.
@@ -54,12 +54,12 @@ class Predictions:
     `node_index`, then the columns of each node target. None without node targets."""
 
     def by_name(self) -> dict[str, pd.DataFrame]:
-        """Return the tables by the suffix of their files' stems: empty for ``graphs``, `_nodes`."""
+        """Return the tables by suffix of their file's name: empty for ``graphs``, or `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
 
 class Chunk(NamedTuple):
-    """Predictions of some structures together, as tables and perhaps as structures."""
+    """Predictions of some structures that are written together, as tables, with counts."""
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
 
 
 class TargetValues(NamedTuple):
-    """Predictions of one target for some structures, with true values."""
+    """Predictions of one target for some structures, with its true values where known."""
 
     described: Target
     """Level, number of components and unit of the target."""
@@ -84,7 +84,7 @@ class TargetValues(NamedTuple):
     """Predictions ``[n, d]`` of each member by its number; empty unless they are to be written."""
 
     def arrays(self) -> dict[str, Floats]:
-        """Return all arrays to write, ``[n, d]``, by the suffix of their columns' names."""
+        """Return the arrays of the target's columns, ``[n, d]``, by name suffix such as `_mean`."""
         arrays = {f"_{name}": getattr(self.predicted, name) for name in _OF_DISTRIBUTION}
         if self.labels is not None:
             arrays = {"": self.labels, ERROR: self.predicted.mean - self.labels} | arrays
@@ -138,7 +138,7 @@ def build_tables(
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Concatenate predictions, and drop columns of labels that no structure has."""
+    """Concatenate tables of predictions, and drop columns of ids and labels that are empty."""
     of_parts, tables = [part.by_name() for part in parts], {}
     for name, first in of_parts[0].items():
         table = pd.concat([part[name] for part in of_parts], ignore_index=True)
@@ -149,7 +149,7 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def may_be_absent(columns: Iterable[object]) -> list[str]:
-    """Return those of a table's columns that are omitted if empty: `id`, labels and errors."""
+    """Return the names of a table's columns that are dropped if empty: `id`, labels, errors."""
     known = [str(name) for name in columns]
     labels = {name for name in known if f"{name}{ERROR}" in known}
     return [name for name in known if name == ID or name.removesuffix(ERROR) in labels]

@@ -38,7 +38,7 @@ from hydragnn_flow.plain_files import read_json, sound
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """Data for calibration: the members' predictions for labelled structures."""
+    """Data to calibrate error bars on: members' predictions and true values of structures."""
 
     members: Mapping[str, Floats]
     """Predictions ``[n_members, n, d]`` by name of the output."""
@@ -58,7 +58,7 @@ class CalibrationData:
     """True if the members are combined by their median."""
 
     def calibrations(self) -> dict[str, Calibration]:
-        """Return the calibration of each target that has labels, by name of the target.
+        """Fit the calibration of each target that has labels, and return it by name of the target.
 
         It is fitted on all structures. With several data sets, its ``by_data_set`` has calibrations
         fitted on one data set each, for those with enough structures for intervals of ``coverage``.
@@ -122,7 +122,7 @@ def calibrate(
     coverage: float,
     numbers: NDArray[np.int64] | None = None,
 ) -> Calibration | None:
-    """Calibrate a target; the result is None if no true value is known.
+    """Fit the calibration of one target's error bars; None if no true value is known.
 
     The standard deviation is fitted by :func:`fit_deviation`. The conformal scores of each fold
     come from fits to the other folds.
@@ -135,7 +135,7 @@ def calibrate(
         Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
         fitted without the fold of the value.
     sizes
-        Sizes of the rows.
+        Size of each row, to which the error that all members share is proportional.
     structure, fold
         Index of the structure that each row belongs to, and index of its fold, ``[n]`` each.
     coverage
@@ -232,7 +232,7 @@ def _cross_fitted(
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
-    """Return the split to fit weights and calibration on.
+    """Return the split of a store to fit members' weights and error bars on.
 
     This is the calibration split if it has graphs, and otherwise the validation split.
     """
@@ -242,7 +242,7 @@ def calibration_split(store: GraphStore) -> GraphSplit:
 
 
 def folds(n_structures: int) -> NDArray[np.int64]:
-    """Return the index of each structure's fold, ``[n_structures]``.
+    """Return the index of each structure's cross-validation fold, ``[n_structures]``.
 
     There are ten folds, or one per structure if there are fewer than ten structures. A fit on all
     folds but one has not seen the structures of the fold left out, so its errors on them are like
@@ -271,9 +271,9 @@ class _Content(msgspec.Struct):
 
 
 def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
-    """Return the calibrations of an ensemble by name of the target.
+    """Return the calibration of an ensemble's error bars, by name of the target.
 
-    They come from `calibration.json` if the ensemble has that file, and otherwise from ``summary``.
+    It comes from `calibration.json` if the ensemble has that file, and otherwise from ``summary``.
 
     Parameters
     ----------
@@ -311,9 +311,9 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
-    """Return the content that :func:`save_calibrations` wrote to `calibration.json`.
+    """Read an ensemble's recalibration, the content of `calibration.json`; None without the file.
 
-    ``folder`` is the ensemble's; the result is None if it has no such file.
+    :func:`save_calibrations` wrote the file into the ensemble's ``folder``.
 
     Raises
     ------
@@ -337,7 +337,7 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
 def save_calibrations(
     folder: Path, calibrations: Mapping[str, Calibration], calibrated_on: Mapping[str, Any]
 ) -> None:
-    """Write `calibration.json` into the ensemble's ``folder``.
+    """Write new calibrations to the file `calibration.json` in the ensemble's ``folder``.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def save_calibrations(
 
 
 def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
-    """Convert calibrations by target to plain values for JSON.
+    """Convert the calibrations of all targets to a dict of plain values for JSON.
 
     Keys are ``calibration`` by target, and ``calibration_by_data_set`` by data set and target.
     """

@@ -19,10 +19,10 @@ _TINY = np.finfo(float).tiny
 
 @dataclass(frozen=True)
 class Deviation:
-    """Conversion of a spread between members to a standard deviation.
+    """Conversion of the spread between members to the standard deviation of the error.
 
     The variance is ``(scale * spread)² + (floor * size)²``. The first term is the members'
-    disagreement, the second the error that all members share. The size is that of :class:`.Sizes`.
+    disagreement, the second the error that all members share. The size is :meth:`.Sizes.total`.
     """
 
     scale: float
@@ -35,21 +35,24 @@ class Deviation:
     """Median extrapolation of the calibration data; zero if it is not known, and not used."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
+        """Return deviations due to the members' disagreement and to shared error, ``[n, d]`` each.
 
-        The first is the members' disagreement, the second the error that all members share. The
-        squares of both add up to the variance.
+        They are standard deviations; the shared error is common to all members. The squares of both
+        add up to the variance.
 
         Parameters
         ----------
         spread, size
-            Spread between members and size, ``[n, d]`` each; the d components share this
-            calibration.
+            Standard deviation between members, and size in the sense of :class:`Deviation`,
+            ``[n, d]`` each; the d components share this calibration.
         """
         return self.scale * spread, self.floor * size
 
     def std(self, spread: Floats, size: Floats) -> Floats:
-        """Return the total standard deviation ``[n, d]``; arguments are those of :meth:`parts`."""
+        """Return the total standard deviation of the ensemble's error, ``[n, d]``.
+
+        The arguments are those of :meth:`parts`.
+        """
         return np.asarray(np.hypot(*self.parts(spread, size)))
 
 
@@ -71,9 +74,10 @@ def gaussian_crps(error: Floats, std: Floats) -> Floats:
 def fit_deviation(
     error: Floats, spread: Floats, size: Floats, structure: NDArray[np.int64]
 ) -> Deviation:
-    """Fit ``scale`` and ``floor`` of a deviation, believing the members unless errors contradict.
+    """Fit ``scale`` and ``floor`` of a :class:`Deviation` to the errors of predictions.
 
-    The score is the mean over structures of :func:`gaussian_crps`. Like the likelihood it is proper
+    The fit believes the members, so that ``scale`` stays near 1, unless errors contradict. The
+    score is the mean over structures of :func:`gaussian_crps`. Like the likelihood it is proper
     (Gneiting et al., Mon. Weather Rev. 133, 1098 (2005)), but it grows with the error and not with
     its square, so a few large errors do not widen all error bars.
 
@@ -167,7 +171,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Scores:
-    """Sorted scores (error divided by standard deviation), and the fraction that each covers."""
+    """Conformal scores (error / standard deviation), sorted, and what fraction each covers."""
 
     score: tuple[float, ...]
     held: tuple[float, ...]
@@ -177,7 +181,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Floats, structure: NDArray[np.int64]) -> Scores:
-        """Compute the scores of a calibration set.
+        """Sort the scores of a calibration set, and compute the fraction of values each covers.
 
         The fraction of values of a structure below a score is averaged over the K structures (Dunn,
         Wasserman and Ramdas, J. Am. Stat. Assoc. 118, 2491 (2023)) and divided by 1 + r / K. The
@@ -230,6 +234,6 @@ class Scores:
 def needed_for_coverage(coverage: float) -> int:
     """Return the smallest number of calibration structures that intervals of a coverage need.
 
-    For ``coverage`` 0.9 it is 9.
+    For intervals that contain 90 % of true values (``coverage`` 0.9) it is 9.
     """
     return math.ceil(coverage / (1 - coverage) - _ROUNDING)

@@ -19,7 +19,10 @@ Floats = NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """Properties of a target's n rows (structures or atoms), on which calibration depends."""
+    """Properties of the n rows of a target's predictions, on which their calibration depends.
+
+    A row is a structure for a graph target, and an atom for a node target.
+    """
 
     atoms: Floats | None = None
     """Number of atoms of each structure ``[n, 1]``, for graph targets."""
@@ -33,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class StructureFacts(NamedTuple):
-    """Properties of n structures, on which calibration depends."""
+    """Properties of n structures on which the calibration of their predictions depends."""
 
     n_atoms: NDArray[np.int64]
     """Number of atoms of each structure, ``[n]``."""
@@ -46,7 +49,7 @@ class StructureFacts(NamedTuple):
     unknown."""
 
     def rows_of(self, target: Target) -> Rows:
-        """Return the properties of the rows of a target: the structures, or their atoms."""
+        """Return the properties of each row of a target, which is a structure or an atom."""
         n_atoms, of_graphs = self.n_atoms, target.level == "graph"
         beyond, data_sets = self.extrapolation, self.data_sets
         return Rows(
@@ -58,7 +61,11 @@ class StructureFacts(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of rows, to which the error common to all members is proportional."""
+    """Sizes of predicted values, to which the error that all members share is proportional.
+
+    A size is the noise that the members predict. If they predict none, it is the number of atoms
+    for a target that is a sum over atoms, otherwise 1.
+    """
 
     near: Floats
     """Size of each row without extrapolation, ``[n, d]``: the noise that members predict. If
@@ -70,7 +77,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, per_atom: bool, rows: Rows, noise: Floats | None, shape: tuple[int, ...]) -> Sizes:
-        """Return the sizes of rows, all broadcast to ``shape``, which is ``(n, d)``.
+        """Compute the sizes of predicted values, broadcast to ``shape``, which is ``(n, d)``.
 
         ``noise`` is the predicted noise ``[n, d]``, or None. ``per_atom`` is true for a target that
         is a sum over atoms.
@@ -81,15 +88,16 @@ class Sizes(NamedTuple):
         return cls(*(np.broadcast_to(values, shape) for values in (near, unit, beyond)))
 
     def at(self, place: Any) -> Sizes:
-        """Return the sizes of the rows and columns that ``place`` selects."""
+        """Return the sizes of only the rows and columns that the NumPy index ``place`` selects."""
         return Sizes(*(values[place] for values in self))
 
     def total(self, noise: float, usual: float) -> Floats:
-        """Return the sizes with extrapolation, ``[n, d]``.
+        """Return the sizes, enlarged where structures are far from the training data, ``[n, d]``.
 
-        Where structures extrapolate, the members' noise is a guess. So the square of ``noise``, the
-        usual one of a unit, grows with that of the extrapolation beyond ``usual``, the median in
-        the calibration data, and is added to that of the size. Nothing is if ``usual`` is zero.
+        The result is ``√(near² + (noise * unit)² max((extrapolation / usual)² - 1, 0))``, since the
+        noise that members predict is a guess where structures extrapolate. ``noise`` is the usual
+        noise of a unit, and ``usual`` the median extrapolation in the calibration data. If
+        ``usual`` is zero, the result is ``near``.
         """
         if not usual:
             return self.near
@@ -99,7 +107,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Conversion of one target's spread between members to a standard deviation and intervals.
+    """Calibration that converts one target's spread between members to error bars and intervals.
 
     A vector's three components are calibrated together, as rotating a structure mixes them; other
     components separately. An interval is the mean ± a quantile of the scores times the standard
@@ -128,7 +136,7 @@ class Calibration:
     """Calibrations of single data sets, by name; each is used for the rows of its data set."""
 
     def least_structures(self, data_sets: NDArray[np.object_] | None = None) -> int:
-        """Return the smallest number of calibration structures behind any interval.
+        """Return the smallest number of calibration structures that any interval is based on.
 
         Only intervals of rows whose data sets are ``data_sets``, ``[n]``, count. If that is None,
         only those of the calibration on all structures together count.
@@ -162,7 +170,7 @@ class Calibration:
         coverage
             Fraction of true values in the intervals.
         rows
-            Elements and data sets of the n rows.
+            Element and data set of each row, which select the quantile.
         """
         found = np.empty(mean.shape)
         for there, one in self._of_rows(len(mean), rows.data_sets):
@@ -172,19 +180,19 @@ class Calibration:
         return found
 
     def parts(self, spread: Floats, sizes: Sizes, rows: Rows) -> tuple[Floats, Floats]:
-        """Return the two parts of the calibrated standard deviation, ``[n, d]`` each.
+        """Return deviations due to the members' disagreement and to shared error, ``[n, d]`` each.
 
-        The first is the members' disagreement, the second the error that all members share. The
-        squares of both add up to the variance.
+        They are standard deviations; the shared error is common to all members. The squares of both
+        add up to the variance.
 
         Parameters
         ----------
         spread
             Standard deviation between members, ``[n, d]``.
         sizes
-            Sizes of the n rows.
+            Size of each row, to which the shared error is proportional.
         rows
-            Data sets of the n rows.
+            Data set of each row, which selects the calibration.
         """
         disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
         every = range(spread.shape[1])
@@ -214,7 +222,7 @@ class Calibration:
             yield others, self
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON, without the calibrations of data sets."""
+        """Convert the calibration to a dict for JSON, without those of single data sets."""
         values = asdict(self)
         del values["by_data_set"]
         return values
@@ -222,7 +230,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Predictions of a target; every array has the shape of the mean, ``[n, d]``."""
+    """Combined prediction of one target: mean, standard deviations, interval, ``[n, d]`` each."""
 
     mean: Floats
     spread: Floats
@@ -243,11 +251,11 @@ class Distribution:
 
     @property
     def least_structures(self) -> int:
-        """Smallest number of calibration structures behind an interval."""
+        """Smallest number of calibration structures that any of the intervals is based on."""
         return self.calibration.least_structures(self.rows.data_sets)
 
     def interval(self, coverage: float) -> tuple[Floats, Floats]:
-        """Return lower and upper ends ``[n, d]`` of intervals for the fraction ``coverage``."""
+        """Return lower and upper ends of intervals for a fraction ``coverage``, ``[n, d]`` each."""
         half = self.calibration.quantiles(self.mean, coverage, self.rows) * self.std
         return self.mean - half, self.mean + half
 
@@ -303,7 +311,7 @@ def distribution(
     *,
     coverage: float,
 ) -> Distribution:
-    """Compute mean, standard deviations and interval of a target.
+    """Combine members' predictions of one target to mean, standard deviations and interval.
 
     Parameters
     ----------
@@ -312,9 +320,9 @@ def distribution(
     weights
         Weights of the members, ``[n_members]``.
     calibration
-        Calibration of the target.
+        Calibration of the target, which converts spread to error bars.
     rows
-        Properties of the n rows.
+        Properties of the n rows (structures or atoms) that the calibration depends on.
     noise
         Standard deviation of the noise that each member predicts, ``[n_members, n, d]``; None if a
         member predicts none. It is ignored if the calibration was made without noise.
@@ -358,9 +366,10 @@ def group_of(
 ) -> NDArray[np.int64]:
     """Return the index of each row's calibration group, ``[n]``.
 
-    Groups are by the norm of ``mean`` if ``norms`` are given, else by atomic number if ``elements``
-    are given; otherwise one group holds all rows. ``norms`` and ``elements`` are the fields of
-    :class:`Calibration`, and ``numbers`` is the atomic number of each row.
+    A group is a set of rows with an interval quantile of its own. Groups are by the norm of
+    ``mean`` if ``norms`` are given, else by atomic number if ``elements`` are given; otherwise one
+    group holds all rows. ``norms`` and ``elements`` are the fields of :class:`Calibration`, and
+    ``numbers`` is the atomic number of each row.
     """
     if norms:
         return np.asarray(np.searchsorted(norms, np.linalg.norm(mean, axis=1)))

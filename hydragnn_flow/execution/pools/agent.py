@@ -76,7 +76,7 @@ _parsls.SpawnContext = SimpleNamespace(
 
 
 class Agent(process_worker_pool.Manager):
-    """Parsl's manager of a node, with threads instead of worker processes."""
+    """Agent of a node: Parsl's manager of tasks there, with threads instead of worker processes."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -101,8 +101,8 @@ class Agent(process_worker_pool.Manager):
 def in_time(arguments: Sequence[str], now: float) -> list[str]:
     """Return an agent's arguments, changed so that it takes no new tasks near its batch job's end.
 
-    Parsl counts the time until that (`--drain_period`) from the start of the agent. The batch job
-    starts earlier, by the time it takes to bring the environment to the nodes.
+    Parsl counts the time for which an agent takes tasks (`--drain_period`) from the start of the
+    agent. The batch job starts earlier, by the time it takes to bring the environment to the nodes.
 
     Parameters
     ----------

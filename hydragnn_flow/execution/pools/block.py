@@ -32,7 +32,7 @@ from hydragnn_flow.log import NOTICE
 
 @dataclass(eq=False)
 class Block:
-    """Block: a batch job with its history since submission."""
+    """Batch job of a pool (block, in Parsl), with its state and history since submission."""
 
     job: BatchJob
     state: State = "pending"
@@ -69,19 +69,19 @@ class Block:
     cancelling: Future[bool] | None = None
 
     def enter(self, state: State, reason: str = "") -> None:
-        """Record the state of the job, and the scheduler's reason for it."""
+        """Record a new state of the batch job, and the scheduler's reason for the state."""
         if state != self.state:
             self.since, self.entered = time.time(), time.monotonic()
         self.state, self.reason = state, reason
 
     @property
     def age(self) -> float:
-        """Time since the scheduler accepted the job [s]."""
+        """Time since the scheduler accepted the batch job [s]."""
         return time.monotonic() - self.submitted
 
     @property
     def is_cancelled(self) -> bool:
-        """True if the scheduler has cancelled its job."""
+        """True if the scheduler has cancelled the block's batch job."""
         answer = self.cancelling
         if answer is None or not answer.done() or answer.cancelled():
             return False
@@ -89,13 +89,13 @@ class Block:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks that run on its nodes."""
+        """Number of tasks that run on the block's nodes."""
         return sum(manager.tasks for manager in self.managers)
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether all workers of the block were idle for ``seconds`` [s].
+        """Return whether all workers of the batch job have been idle for ``seconds`` [s].
 
-        Time in which the store was copied to its nodes does not count.
+        Time in which a store of graphs was copied to its nodes does not count.
         """
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
         idle = min(idle, time.monotonic() - self.held_back)
@@ -103,12 +103,12 @@ class Block:
 
     @property
     def was_of_use(self) -> bool:
-        """True if it was seen with tasks, or has returned a result."""
+        """True if the block (batch job) has had tasks or has returned a result."""
         return self.was_given_work or self.has_worked
 
     @property
     def is_fruitless(self) -> bool:
-        """True if the block would have achieved nothing if it ended now.
+        """True if the block (batch job) would have achieved nothing if it ended now.
 
         This is so if no worker connected, or if its tasks had no result, and too little time for a
         checkpoint.
@@ -127,7 +127,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Patience:
-    """Pauses before a pool requests its next block, after refusals or blocks that did no work.
+    """Pauses before a pool requests its next batch job, after refusals or jobs that did no work.
 
     Parameters
     ----------
@@ -149,24 +149,24 @@ class Patience:
 
     @property
     def may_request(self) -> bool:
-        """True if the next block may be requested."""
+        """True if the pool may request its next block (batch job) now."""
         return time.monotonic() >= self._not_before
 
     @property
     def is_wary(self) -> bool:
-        """True if the scheduler refused the last block, or has not accepted one yet."""
+        """True if the scheduler refused the last batch job, or has not accepted one yet."""
         return not self.was_granted or bool(self._refused)
 
     def grant(self) -> None:
-        """Record that the scheduler accepted a job, which ends the pauses for refusals."""
+        """Record that the scheduler accepted a batch job, which ends the pauses for refusals."""
         self._refused, self.was_granted, self.trouble = 0, True, ""
 
     def worked(self) -> None:
-        """Record that a task was done, which ends the pauses for useless blocks."""
+        """Record that a task was done, which ends the pauses for useless batch jobs."""
         self._fruitless, self.trouble = 0, ""
 
     def fruitless(self, said: str, is_anything_at_work: bool, least_wait: float = 0.0) -> None:
-        """Record that a block ended without a result or a checkpoint.
+        """Record that a block (batch job) ended without a result or a checkpoint.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class Patience:
         self._put_off(seconds, f"the last block ended without a result or a checkpoint ({said})")
 
     def refuse(self, refusal: Refused, has_blocks: bool) -> None:
-        """Record that the scheduler refused a job, or gave no answer.
+        """Record that the scheduler refused a batch job, or gave no answer.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class NodeHealth:
         self._losses[node] += 1
 
     def suspect(self, node: str) -> None:
-        """Record that a node was bad for an earlier driver; a success on it clears it."""
+        """Record that an earlier driver took a node out of use; a success there clears the node."""
         self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
@@ -292,7 +292,7 @@ class NodeHealth:
         return is_news
 
     def check(self, nodes: int, at_work: Set[str]) -> None:
-        """Raise an error if no node can be expected to work.
+        """Raise an error if none of the nodes can be expected to do a job.
 
         Parameters
         ----------
@@ -324,7 +324,7 @@ class NodeHealth:
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """Return whether the node is of no use, or probably is by its failures since a success."""
+        """Return whether the node cannot do jobs, or failed so often that it probably cannot."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
             # What failed on several nodes is hardly their fault, but two bad nodes must not excuse

@@ -89,18 +89,20 @@ class Blocks:
 
     @property
     def total(self) -> int:
-        """Number of blocks that hold nodes, wait for some, or are being submitted."""
+        """Number of blocks (batch jobs) that hold nodes, wait for some, or are being submitted."""
         return len(self.blocks) + len(self._requested)
 
     @property
     def standing(self) -> int:
-        """Number of blocks that take tasks, now or later."""
+        """Number of blocks (batch jobs) that take tasks, now or later."""
         return len(self._requested) + sum(self._capacity(block) > 0 for block in self.blocks)
 
     @property
     def needed(self) -> int:
-        """Number of blocks needed for ``demand`` workers, including those that already count in
-        :attr:`standing`."""
+        """Number of blocks (batch jobs) that :attr:`demand` workers need in total.
+
+        Blocks that count in :attr:`standing` are included.
+        """
         capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
         if self.demand > capacity:
@@ -110,23 +112,26 @@ class Blocks:
 
     @property
     def usable(self) -> list[Manager]:
-        """Worker pools that take tasks."""
+        """Worker pools (one on each node) that take tasks now."""
         self._collect_back()
         staying = self._staying
         return [m for m in self._managers if m.usable and m.block in staying]
 
     @property
     def at_work(self) -> set[str]:
-        """Names of the nodes with tasks."""
+        """Names of the nodes on which tasks run."""
         return {manager.node for manager in self._managers if manager.tasks > 0}
 
     @property
     def workers(self) -> int:
-        """Number of workers that take tasks."""
+        """Number of workers, one for each GCD (device), that take tasks now."""
         return sum(manager.workers for manager in self.usable)
 
     def summary(self) -> dict[str, Any]:
-        """Describe the pool in plain values, with its blocks and the last ten that ended."""
+        """Return the pool's workers, tasks and blocks (batch jobs) as values for `workers.json`.
+
+        The last ten blocks that ended are included.
+        """
         return {
             "events": [list(event) for event in self.events],
             "trouble": self.patience.trouble,
@@ -183,7 +188,7 @@ class Blocks:
         return seconds + WAITS.each_node * self.parsl.nodes_per_block
 
     def was_lost_alone(self, manager: str) -> bool:
-        """Return whether a worker pool was lost while the rest of its block was not."""
+        """Return whether a worker pool was lost while the rest of its batch job was not."""
         block = next((b for b in [*self.blocks, *self.ended] if manager in b.seen), None)
         return block is not None and (len(block.seen) == 1 or bool(block.managers))
 
@@ -235,7 +240,7 @@ class Blocks:
         self._gone.append(manager)
 
     def refresh(self) -> None:
-        """Update the list of connected workers, and give up blocks that have no workers.
+        """Update the list of connected workers, and give up batch jobs that have no workers.
 
         Raises
         ------
@@ -351,7 +356,7 @@ class Blocks:
     # Reports from the scheduler.
 
     def collect(self) -> bool:
-        """Collect answers to submissions and cancellations; return whether there were any.
+        """Collect the scheduler's answers on submitted and cancelled jobs; return whether any came.
 
         Raises
         ------
@@ -375,7 +380,9 @@ class Blocks:
         return bool(submitted or cancelled)
 
     def record_states(self, states: Mapping[str, JobState]) -> None:
-        """Record the states of jobs, by job number; the state of a missing job is unknown.
+        """Record the states of batch jobs, by job number.
+
+        A job that is missing in ``states`` has an unknown state.
 
         Raises
         ------
@@ -406,7 +413,7 @@ class Blocks:
     # Actions.
 
     def request(self, blocks: int) -> None:
-        """Submit ``blocks`` blocks, or fewer after trouble with the previous ones."""
+        """Submit ``blocks`` batch jobs, or fewer after trouble with the previous ones."""
         if not self.patience.may_request:
             return
         # If the scheduler refuses, one refusal is enough, or eight.
@@ -421,7 +428,7 @@ class Blocks:
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int) -> None:
-        """Give back up to ``surplus`` blocks that were idle for a while, the least useful first."""
+        """Give back up to ``surplus`` batch jobs that were idle for a while, least useful first."""
         if surplus <= 0:
             self._surplus_since = None
             return
@@ -436,7 +443,7 @@ class Blocks:
                 self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
-        """Give back idle blocks that have lost nodes, if a task needs more nodes than they have.
+        """Give back idle batch jobs that lost nodes, if a task needs more nodes than they have.
 
         Raises
         ------
@@ -455,9 +462,9 @@ class Blocks:
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
-        """Send no further tasks to nodes of no use, nor to suspect nodes unless all are suspect.
+        """Send no further tasks to nodes that cannot work or are suspect; return their names.
 
-        Returns the names of these nodes.
+        If all nodes are suspect, only nodes that are known to be unable to work are kept off.
         """
         usable = self.usable
         suspect = [manager for manager in usable if health.is_suspect(manager.node)]
@@ -467,7 +474,10 @@ class Blocks:
         return [manager.node for manager in suspect]
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Exclude nodes from the next blocks; for Slurm only. An empty sequence excludes none."""
+        """Exclude nodes, by name, from the next batch jobs; for Slurm only.
+
+        An empty sequence excludes none.
+        """
         self._has_excluded = bool(nodes)
         self.parsl.exclude(nodes)
 

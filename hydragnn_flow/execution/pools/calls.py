@@ -24,12 +24,12 @@ do not affect it."""
 
 
 def node_of(manager: str) -> str:
-    """Return the name of a node from the identifier of its agent, which begins with it."""
+    """Return the name of a node from the identifier of its agent, which begins with the name."""
     return manager.rpartition("-")[0]
 
 
 class Answer(NamedTuple):
-    """Result of a function, with the node that it ran on."""
+    """Result of a function that was called on a node, with the names of node and batch job."""
 
     block: str
     """Parsl's identifier of the node's block, which is thus known to work."""

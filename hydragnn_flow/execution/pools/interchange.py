@@ -54,11 +54,14 @@ cast(Any, parsls).time = STEADY_TIME
 
 
 class NeverCame(ManagerLost):
-    """Failure of a task to reach its worker pool, which was lost, or had stopped taking tasks."""
+    """Error: a task did not reach its worker pool, which was lost or takes no more tasks."""
 
 
 class ManyPools(Interchange):
-    """Parsl's interchange, with a cost per message that does not depend on the number of pools."""
+    """Parsl's interchange, the process that passes tasks from the driver to worker pools.
+
+    The cost per message does not depend on the number of worker pools, one per node.
+    """
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
@@ -207,7 +210,7 @@ class _Received:
 
 
 def check_descriptors(site: str, nodes: int) -> None:
-    """Refuse a site with more nodes than one interchange process can be connected to.
+    """Raise an error if a site has more nodes than one process of this host can connect to.
 
     Parameters
     ----------

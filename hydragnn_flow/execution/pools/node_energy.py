@@ -24,13 +24,13 @@ _meters: list[NodeMeter] = []
 
 
 def begin_to_measure() -> None:
-    """Start to measure the energy of this node, in a thread of its agent."""
+    """Start to measure the energy of this node, in a thread of this process (its agent)."""
     # A vendor's package may take seconds to start, so it starts in a thread.
     threading.Thread(target=lambda: _meters.append(NodeMeter()), daemon=True).start()
 
 
 def reading() -> Reading | None:
-    """Return the energy that this node has used since its agent started; None without counters."""
+    """Return the energy that this node used since its agent started [J]; None if not counted."""
     return _meters[0].read() if _meters else None
 
 
@@ -86,7 +86,7 @@ class EnergyFile:
         self._readings: dict[str, Reading] = {}
 
     def record(self, readings: Iterable[tuple[str, Reading]]) -> None:
-        """Write the last reading of each agent, added to the sum of earlier drivers.
+        """Add up the agents' last energy readings and earlier drivers' energy, and write the file.
 
         Parameters
         ----------

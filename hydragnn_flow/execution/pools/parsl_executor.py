@@ -45,7 +45,10 @@ _NO_ANSWER = re.compile(
 
 
 class Manager(NamedTuple):
-    """Parsl's worker pool on one node of a block; in this package, our agent there."""
+    """Worker pool of one node of a batch job, as Parsl reports it: its workers and tasks.
+
+    Parsl calls it a manager; in this package it is the node's agent.
+    """
 
     id: str
     """Parsl's identifier of the pool."""
@@ -61,17 +64,17 @@ class Manager(NamedTuple):
 
     @property
     def node(self) -> str:
-        """Name of its node."""
+        """Name of the node on which the worker pool runs."""
         return node_of(self.id)
 
     @property
     def usable(self) -> bool:
-        """True if it takes tasks: neither held nor draining."""
+        """True if the worker pool takes tasks: neither held by the driver nor about to end."""
         return not self.held and not self.draining
 
 
 class BatchJob(NamedTuple):
-    """Batch job that was submitted."""
+    """Batch job that was submitted: its identifiers and the file of its standard error."""
 
     block: str
     """Parsl's identifier of the block, by which its workers report."""
@@ -82,11 +85,11 @@ class BatchJob(NamedTuple):
 
 
 class Refused(Exception):
-    """Refusal of a batch job by the scheduler, whose words are the message."""
+    """Error: the scheduler refused a batch job; its words are the message."""
 
 
 class NoAnswer(Refused):
-    """Silence of the scheduler: it is out of reach, or did not say whether it took a batch job."""
+    """Error: the scheduler is out of reach, or did not say whether it took a batch job."""
 
 
 class ParslExecutor:
@@ -113,7 +116,7 @@ class ParslExecutor:
 
     @property
     def is_here(self) -> bool:
-        """True if its workers connect by the loopback address, as processes of this host."""
+        """True if the workers connect by the loopback address, and so run on this host."""
         try:
             return ipaddress.ip_address(self._executor.address).is_loopback
         except ValueError:  # none, or a name
@@ -121,17 +124,17 @@ class ParslExecutor:
 
     @property
     def scripts(self) -> str:
-        """Folder of the batch scripts and of their output."""
+        """Path of the folder with the batch scripts and their output."""
         return str(self._provider.script_dir)
 
     @property
     def seconds_between_questions(self) -> float:
-        """Minimum time between two queries for the states of jobs [s]."""
+        """Minimum time between two queries for the states of batch jobs [s]."""
         return float(self._provider.status_polling_interval)
 
     @property
     def seconds_to_miss(self) -> float:
-        """Time between two heartbeats of a worker pool [s]."""
+        """Time between two heartbeats (signs of life) of a worker pool [s]."""
         return float(self._executor.heartbeat_period)
 
     @property
@@ -140,7 +143,7 @@ class ParslExecutor:
         return int(self._executor.outstanding())
 
     def start(self, run: str, directory: Path) -> None:
-        """Start the processes on this host, above all the interchange.
+        """Start Parsl's processes on this host, above all the interchange, which forwards tasks.
 
         Parameters
         ----------
@@ -171,7 +174,7 @@ class ParslExecutor:
         executor.start()
 
     def shut_down(self) -> None:
-        """End the processes on this host."""
+        """End Parsl's processes on this host."""
         if self._executor.interchange_proc is not None:
             # Do not wait for messages that nobody will read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
@@ -207,7 +210,7 @@ class ParslExecutor:
         return future
 
     def managers(self) -> list[Manager]:
-        """List the connected worker pools.
+        """List the worker pools that are connected now, one on each node.
 
         Raises
         ------
@@ -279,7 +282,7 @@ class ParslExecutor:
             return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """Return the states of jobs that are processes of this host, by number.
+        """Return the states of batch jobs that are processes of this host, by job number.
 
         Jobs whose state is unknown are left out.
         """
@@ -296,7 +299,7 @@ class ParslExecutor:
         return states
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Exclude nodes from the next batch jobs; for Slurm only."""
+        """Exclude nodes, by name, from batch jobs that are submitted later; for Slurm only."""
         lines = self._provider.scheduler_options.splitlines()
         lines = [line for line in lines if not line.startswith("#SBATCH --exclude=")]
         if nodes:

@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Pool:
-    """Workers of a site, for the length of a ``with`` block.
+    """Workers of a site (machine), which Parsl starts in batch jobs, for a ``with`` block.
 
     Parameters
     ----------
@@ -167,7 +167,9 @@ class Pool:
             self._file.write(self._blocks.summary(), self._bad_nodes, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
-        """Scale the blocks (batch jobs) to the demand. Call it about twice a second.
+        """Request or give back batch jobs to meet the demand for workers.
+
+        Call it about twice a second.
 
         Parameters
         ----------
@@ -235,7 +237,7 @@ class Pool:
         return waiting
 
     def bring(self, store: Path) -> None:
-        """From now on copy a store to each node's own disk before the node gets jobs.
+        """Copy a store of graphs to each node's own disk from now on, before the node gets jobs.
 
         Nothing happens if the site does not send stores. ``store`` is the path of the store.
         """
@@ -275,7 +277,7 @@ class Pool:
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Start some ranks of a job on a node, as :meth:`.Workers.run` says.
+        """Start some ranks (processes) of a job on a node, as :meth:`.Workers.run` says.
 
         Raises
         ------
@@ -307,7 +309,9 @@ class Pool:
         return answer
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """End the ranks of a job on a node at once; ``attempt`` identifies the attempt at the job.
+        """End the ranks (processes) of a job on a node at once, without a checkpoint.
+
+        ``attempt`` identifies the attempt at the job.
 
         Raises
         ------
@@ -317,7 +321,9 @@ class Pool:
         self.submit(call_off, attempt, reason, manager=node, may_be_held=True)
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop a segment on a node at a checkpoint, so that it can continue on other GCDs.
+        """Stop a segment (job of training) at a checkpoint, so that it can continue on other GCDs.
+
+        ``node`` is a node on which it runs, ``attempt`` identifies the attempt at the segment.
 
         Raises
         ------
@@ -503,7 +509,10 @@ def _check_name(site: Site, directory: Path) -> None:
 
 
 def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Return the results of the ranks of an ended task; if its worker was lost, they say so."""
+    """Return the results of a job's ranks (processes) from the future of their ended task.
+
+    If the task's worker was lost, the results say so.
+    """
     error = task.exception()
     if error is None:
         return list(task.result())

@@ -19,7 +19,7 @@ State = Literal["pending", "running", "ended"]
 
 
 class JobState(NamedTuple):
-    """State of a batch job."""
+    """State of a batch job, as its scheduler reports it: pending, running or ended."""
 
     state: State
     reason: str = ""
@@ -39,7 +39,7 @@ _SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT",
 
 
 class Slurm:
-    """Slurm, asked through `squeue` and `scancel`."""
+    """Scheduler Slurm, queried by the command `squeue`; `scancel` cancels its batch jobs."""
 
     def jobs(self) -> dict[str, JobState] | None:
         """Return the user's batch jobs that have not ended, by number; None without an answer."""
@@ -64,7 +64,7 @@ class Slurm:
 
 
 class Pbs:
-    """PBS Pro, asked through `qselect`, `qstat` and `qdel`."""
+    """Scheduler PBS Pro, queried by `qselect` and `qstat`; `qdel` cancels its batch jobs."""
 
     def jobs(self) -> dict[str, JobState] | None:
         """Return the user's batch jobs that have not ended, by number; None without an answer."""
@@ -109,7 +109,7 @@ class Pbs:
 
 
 def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Slurm | Pbs | None:
-    """Return the scheduler of a site; None if processes are started directly."""
+    """Return the interface to the scheduler ``name``; None if no scheduler starts the workers."""
     if name is None:
         return None
     return Slurm() if name == "slurm" else Pbs()
@@ -133,7 +133,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def seconds_of(clock: str) -> float | None:
-    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds.
+    """Convert a scheduler's time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds.
 
     The result is None for other texts: schedulers write words for no limit, or an unknown time.
     """

@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StoreCopies:
-    """Copier of a store to the nodes of Slurm jobs, by `sbcast`.
+    """Copier of a store (graphs on disk) to the nodes of Slurm jobs, by the command `sbcast`.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class StoreCopies:
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:
-        """Start to copy the store for a running batch job, once; return whether copying has ended.
+        """Return whether copying to a batch job's nodes has ended; the first call starts copying.
 
-        If copying failed, the nodes of the job read the shared store.
+        ``job`` identifies a running batch job. If copying failed, its nodes read the shared store.
         """
         if job not in self._sent:
             self._sent[job] = self._threads.submit(self._send, number_of(job))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Waits:
-    """Waiting times of a pool, all in seconds."""
+    """Times by which a pool starts, watches and gives back its batch jobs, all in seconds."""
 
     start_here: float = 120.0
     """Longest time from the start of a batch job on this host to its first connected worker."""

@@ -19,7 +19,7 @@ WORKERS_FILE = "workers.json"
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
-    """Read `workers.json` of a run directory; an empty dict if there is none."""
+    """Read a run directory's `workers.json`, the state of its workers; empty without a file."""
     try:
         content: dict[str, Any] = read_json(run_directory / WORKERS_FILE)
         return content
@@ -28,7 +28,7 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 
 
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
-    """Return the nodes that an earlier driver took out of use, with the Unix time of doing so [s].
+    """Return the Unix time at which an earlier driver took each bad node out of use [s], by node.
 
     Nodes taken out more than a day ago are left out, since they have probably been repaired.
     """
@@ -40,7 +40,7 @@ def remembered_nodes(run_directory: Path) -> dict[str, float]:
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
-    """Describe waiting blocks: `2 blocks in the queue since 12 min (Priority)`.
+    """Describe waiting batch jobs (blocks): `2 blocks in the queue since 12 min (Priority)`.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ def in_queue(blocks: int, since: float, reason: str) -> str:
 
 
 def count(blocks: int) -> str:
-    """Format a number of blocks: `1 block`, `2 blocks`."""
+    """Format a number of blocks (batch jobs) in words: `1 block`, `2 blocks`."""
     return "1 block" if blocks == 1 else f"{blocks} blocks"
 
 
 def elapsed(since: float) -> str:
-    """Format the time since a Unix time: `50 s`, `12 min`, `2.5 h`."""
+    """Format the time that has passed since a Unix time in words: `50 s`, `12 min`, `2.5 h`."""
     seconds = max(0.0, time.time() - since)
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -70,7 +70,9 @@ def elapsed(since: float) -> str:
 
 
 class WorkersFile:
-    """Writer of `workers.json`, which shows blocks and running segments to `status`.
+    """Writer of `workers.json`, from which `hydragnn-flow status` shows running segments.
+
+    The file names the blocks (batch jobs) and the running segments (jobs of training).
 
     Parameters
     ----------
@@ -88,7 +90,7 @@ class WorkersFile:
     def write(
         self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
     ) -> None:
-        """Write the file if it has changed.
+        """Write `workers.json` if its content has changed.
 
         Parameters
         ----------

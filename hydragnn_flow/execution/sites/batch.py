@@ -50,7 +50,7 @@ and what Slurm can send to the nodes' own disks is sent there."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
-    """Return the default time between heartbeats of a node, at a site with ``nodes`` nodes [s]."""
+    """Return the default time between a node's heartbeats, at a site with ``nodes`` nodes [s]."""
     # A whole machine sends some hundred a second, and a lost node is still missed within 90 s.
     return HEARTBEAT + nodes // 2_000
 
@@ -63,12 +63,12 @@ def slurm_jobs(
     directives: Sequence[str] = (),
     **arguments: Any,
 ) -> Callable[..., Sbatch]:
-    """Return a function that makes the Parsl provider of blocks (batch jobs) on a Slurm machine.
+    """Return a function that makes a Parsl provider, the object that submits jobs to Slurm.
 
     Parameters
     ----------
     options
-        Options of the run, as resolved by the site.
+        Options of the run, completed by the site's defaults.
     gpus_per_node
         Value of `sbatch --gpus-per-node`; 0 to leave it out.
     cores_per_node
@@ -109,12 +109,12 @@ def slurm_jobs(
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
 ) -> Callable[..., PBSProProvider]:
-    """Return a function that makes the Parsl provider of blocks (batch jobs) on a PBS Pro machine.
+    """Return a function that makes a Parsl provider, the object that submits jobs to PBS Pro.
 
     Parameters
     ----------
     options
-        Options of the run, as resolved by the site.
+        Options of the run, completed by the site's defaults.
     cpus_per_node
         Number of hardware threads of a node.
     directives
@@ -146,14 +146,17 @@ def pbs_jobs(
 
 
 def local_processes(**block: Any) -> LocalProvider:
-    """Return a Parsl provider whose blocks are processes of this host, for :class:`Executors`."""
+    """Return a Parsl provider that starts workers as processes of this host, without batch jobs.
+
+    It can be the ``provider`` of :class:`Executors`, which calls it with keywords.
+    """
     from parsl.providers import LocalProvider
 
     return LocalProvider(**block)
 
 
 def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
-    """Return the options of the srun that starts a worker pool on each node of a job.
+    """Return the options of the `srun` that starts a worker pool on each node of a batch job.
 
     Parameters
     ----------
@@ -216,7 +219,7 @@ class Executors:
         return self.config(directory, address)
 
     def config(self, directory: Path, address: str) -> Config:
-        """Make the Parsl configuration.
+        """Make the site's Parsl configuration, without packing the Python environment.
 
         Parameters
         ----------
@@ -328,7 +331,7 @@ def batch_site(
     scheduler: Scheduler | None,
     first_lines: tuple[str, ...] = (),
 ) -> Site:
-    """Make a site whose workers are started by batch jobs.
+    """Make a site (description of a machine) whose workers are started by batch jobs.
 
     Parameters
     ----------
@@ -337,10 +340,10 @@ def batch_site(
     node
         Description of each node.
     run
-        Options of the user, as resolved by the site.
+        Options of the run, completed by the site's defaults.
     provider
-        Function that makes a Parsl provider, as :func:`slurm_jobs` and :func:`pbs_jobs` return it,
-        or another one as in :class:`Executors`.
+        Function that makes a Parsl provider, such as :func:`slurm_jobs` and :func:`pbs_jobs`
+        return, or another that takes the keywords of ``provider`` in :class:`Executors`.
     scheduler
         Batch system of the jobs; None if they are processes of this host.
     first_lines
@@ -418,14 +421,14 @@ class Limit:
 
 
 def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -> None:
-    """Refuse a batch job that a queue would refuse.
+    """Raise an error if a queue would refuse the batch jobs of a run for their size or time.
 
     Parameters
     ----------
     site
         Name of the site, for messages.
     run
-        Options as resolved by the site.
+        Options of the run, completed by the site's defaults.
     queue
         Name of the queue with these limits.
     limits

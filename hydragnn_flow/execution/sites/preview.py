@@ -23,7 +23,7 @@ _RUN_DIR = "RUN_DIR/parsl"
 
 
 class Preview(NamedTuple):
-    """Batch script and Parsl configuration of a site."""
+    """Batch script and Parsl configuration that a site (machine) would use."""
 
     config: Config
     """Parsl's configuration."""
@@ -36,7 +36,7 @@ class Preview(NamedTuple):
 
 
 def preview(site: Site) -> Preview:
-    """Return the batch script of a site's blocks, and the command that would submit it.
+    """Return the batch script of a site's blocks (batch jobs), and the command that submits it.
 
     Parameters
     ----------

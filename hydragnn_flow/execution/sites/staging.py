@@ -62,7 +62,7 @@ fi
 
 
 def place_of(environment: str | None, scratch: str | None, site: str) -> Path | None:
-    """Return the directory for a node's copy of the environment; None for no copy.
+    """Return the directory of a node's own copy of the Python environment; None for no copy.
 
     Parameters
     ----------

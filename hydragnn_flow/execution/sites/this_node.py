@@ -22,7 +22,7 @@ def this_node(interface: str | None = None) -> Node:
     Parameters
     ----------
     interface
-        Network interface on which ranks on several such nodes meet.
+        Network interface by which ranks (processes of a job) on several nodes connect.
     """
     # Imported here, since it takes seconds: mistakes in a site's options are reported first.
     import torch

@@ -82,7 +82,9 @@ class _Asked:
 
 
 def serve() -> None:
-    """Answer the agent's requests for jobs until the agent closes the pipe; then end this process.
+    """Run the jobs that this node's agent requests until it closes the pipe; then end the process.
+
+    The agent is the process that controls the node's trainer processes.
 
     The process also ends after SIGTERM, or after an answer with the key :data:`.LAST`.
     """

@@ -36,7 +36,7 @@ ANOTHER_RANK = "another rank of the gang ended"
 
 
 def merged(results: Sequence[SegmentResult]) -> SegmentResult:
-    """Merge the results of the ranks of a job into one.
+    """Merge the results of a job's ranks (processes) into one result of the job.
 
     Parameters
     ----------
@@ -120,13 +120,13 @@ class Rank:
 
     @property
     def segment(self) -> SegmentSpec:
-        """Specification of the rank's job, which must be a segment."""
+        """Specification of the rank's job, which must be a segment (job of training)."""
         assert isinstance(self.spec, SegmentSpec)
         return self.spec
 
     @property
     def specs(self) -> list[JobSpec]:
-        """Specifications of the rank's job and of all segments fused with it."""
+        """Specifications of the rank's job and of all segments trained with it in its process."""
         return [self.spec, *self.fused]
 
     @property
@@ -136,7 +136,7 @@ class Rank:
 
 
 class RankRun:
-    """Run of a rank in a trainer process.
+    """Run of one rank (process of a job) in a trainer process, which can be stopped or killed.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class RankRun:
     rank
         Rank of a job to run.
     meeting
-        Arguments for :func:`.rendezvous` with the other ranks; None if there are none.
+        Arguments for :func:`.rendezvous` with the other ranks; None if the rank is alone.
     """
 
     def __init__(self, node: Node, rank: Rank, meeting: Mapping[str, Any] | None = None) -> None:
@@ -162,7 +162,10 @@ class RankRun:
         self._trainer: TrainerProcess | None = None
 
     def run(self, trainer: TrainerProcess) -> list[SegmentResult]:
-        """Run the rank to its end; return its result, then those of segments fused with it."""
+        """Run the rank's job to its end; return its result first.
+
+        The results of segments that were trained with it in the same process follow.
+        """
         with self._lock:
             self._trainer = trainer
             if self._is_released:
@@ -187,7 +190,7 @@ class RankRun:
         ]
 
     def stop(self) -> None:
-        """Stop this rank's job and end its process: a segment at a checkpoint, others at once."""
+        """Stop the rank's job and end its process: training at a checkpoint, a call at once."""
         if isinstance(self.spec, Call):
             self.call_off("its node ended")
             return
@@ -196,14 +199,16 @@ class RankRun:
                 self._trainer.stop()
 
     def release(self) -> None:
-        """Stop the segment at a checkpoint; its process goes on to other jobs."""
+        """Stop the rank's segment at a checkpoint; its process can then run other jobs."""
         with self._lock:
             self._is_released = True
             if self._trainer is not None:
                 self._trainer.release(self.spec.attempt)
 
     def call_off(self, reason: str, status: Status = "interrupted") -> None:
-        """Kill the rank's process, as the rank hangs or would wait for dead ranks of the job.
+        """Kill the rank's process at once, without a checkpoint.
+
+        This ends a rank that hangs, or that would wait for dead ranks of its job.
 
         ``reason`` and ``status`` go into the rank's result.
         """

@@ -32,7 +32,7 @@ _SLINGSHOT = Path("/sys/class/cxi")  # its network cards
 
 
 class RanksMissing(RuntimeError):
-    """Error of a rank that waited too long for the others."""
+    """Error of a rank (process of a job) that waited too long for the job's other ranks."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def rendezvous(
     size: int,
     should_stop: Callable[[], bool],
 ) -> Iterator[Store]:
-    """Context manager: wait until all ranks of a job have met; yield their open key-value store.
+    """Context manager: let all ranks (processes) of a job meet; yield their key-value store.
 
     Parameters
     ----------

@@ -54,11 +54,11 @@ _MOST_WORDS = 1_000_000
 
 
 class Hung(ProcessDied):
-    """End of a process that was killed because its heartbeats stopped."""
+    """Error: a trainer process was killed because its heartbeats (signs of life) stopped."""
 
 
 class TrainerProcess(JsonProcess):
-    """Handle with which the agent controls a trainer process.
+    """Handle of a trainer process, by which its node's agent sends it jobs and stops it.
 
     Parameters
     ----------
@@ -91,11 +91,11 @@ class TrainerProcess(JsonProcess):
         return words.decode(errors="replace")
 
     def stop(self) -> None:
-        """End the process, after a checkpoint of the running segment."""
+        """Ask the process to end, after a checkpoint of the running segment (job of training)."""
         self._process.terminate()
 
     def release(self, attempt: str) -> None:
-        """Stop a segment at a checkpoint; the process can then run other jobs.
+        """Stop a segment (job of training) at a checkpoint; the process can then run other jobs.
 
         Nothing happens if the process does not run the attempt with the identifier ``attempt``.
         """
@@ -103,7 +103,7 @@ class TrainerProcess(JsonProcess):
             self.send({RELEASE: attempt})
 
     def share(self, fraction: float) -> None:
-        """Set the fraction of its GCD's energy counters that the process counts."""
+        """Set the fraction, 0 to 1, of its device's measured energy that the process counts."""
         with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({SHARE: fraction})
 
@@ -162,7 +162,7 @@ class _Lent:
 
 
 class Trainers:
-    """Trainer processes of this node, each on a GCD, which are lent to jobs.
+    """Trainer processes of this node, each on one GCD (device), which are lent to jobs.
 
     They stay alive between jobs, so that a job finds torch imported and the store read.
 
@@ -179,7 +179,7 @@ class Trainers:
 
     @contextmanager
     def lend(self, gcd: int, memory_gib: float = 0.0) -> Iterator[TrainerProcess]:
-        """Context manager: lend a trainer process; start one if none is idle on the GCD.
+        """Context manager: lend a trainer process; start one if none is idle on the GCD (device).
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Trainers:
             self._give_back(lent, gcd)
 
     def idle(self, gcd: int) -> list[TrainerProcess]:
-        """Return the idle trainer processes on the GCD at index ``gcd`` of the node."""
+        """Return the idle trainer processes on the GCD (device) at index ``gcd`` of the node."""
         with self._lock:
             return [*self._idle[gcd]]
 

@@ -45,7 +45,7 @@ def trainers_of(node: Node) -> Trainers:
 
 
 def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Run the ranks of a job that are on this node, and wait for their results.
+    """Run those ranks (processes) of a job that are on this node; wait for their results.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
     Returns
     -------
     list of SegmentResult
-        Results in the order of ``ranks``, each followed by those of the segments fused with it. If
-        a rank's process dies, its result says so; likewise if the node could not start it for lack
-        of a store, a device, or room for processes.
+        Results in the order of ``ranks``, each followed by those of the segments fused with it
+        (trained in the same process). If a rank's process dies, its result says so; likewise if
+        the node could not start it for lack of a store, a device, or room for processes.
     """
     spec = ranks[0].spec
     _watch_driver(spec, len(node.gcds))
@@ -106,7 +106,7 @@ def call_off(attempt: str, reason: str) -> None:
 
 
 def release(attempt: str) -> None:
-    """Stop a segment on this node at a checkpoint, now or as soon as the segment arrives.
+    """Stop a segment (job of training) on this node at a checkpoint, now or when it arrives.
 
     All ranks of a segment agree to stop, so it is enough to ask those on one node.
 
@@ -144,7 +144,10 @@ def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
 
 
 def leave() -> None:
-    """Stop all jobs on this node, segments at a checkpoint, before the agent ends."""
+    """Stop all jobs on this node before its agent, the process that receives them, ends.
+
+    Segments (jobs of training) stop at a checkpoint, function calls at once.
+    """
     with _lock:
         runs = [run for ranks in _running.values() for run in ranks]
     for run in runs:

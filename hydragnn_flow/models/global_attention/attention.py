@@ -21,7 +21,9 @@ from hydragnn_flow.models.mpnn.base import NodeState
 
 
 class GlobalAttention(nn.Module):
-    """Softmax attention between the atoms of a graph. Vaswani et al., arXiv:1706.03762.
+    """Softmax attention between the atoms of each graph.
+
+    Vaswani et al., arXiv:1706.03762.
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ class GlobalAttention(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Return the attention's output for each atom, [n_atoms, width], from its node features."""
         assert geometry.padding is not None  # the encoder provides it
         padded = geometry.padding.pad(self.inputs(nodes))
         by_head = padded.view(*padded.shape[:2], 3, self.heads, -1)
@@ -52,7 +54,7 @@ class GlobalAttention(nn.Module):
         return new
 
     def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
-        """Return averages of the values by attention, [n_graphs, heads, largest, d].
+        """Average the values over each graph's atoms by attention, [n_graphs, heads, largest, d].
 
         Parameters
         ----------
@@ -90,7 +92,7 @@ class PerformerAttention(GlobalAttention):
         self.register_buffer("directions", orthogonal_directions(width // heads))
 
     def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
-        """Return estimated averages of the values by attention, [n_graphs, heads, largest, d]."""
+        """Estimate the averages of the values by attention, [n_graphs, heads, largest, d]."""
         of_query = self._exponents(query)
         of_key = self._exponents(key).masked_fill(~present, -math.inf)
         # The subtracted maximum cancels in the average. It keeps exponentials from overflowing,
@@ -113,7 +115,7 @@ class PerformerAttention(GlobalAttention):
 
 
 def orthogonal_directions(width: int) -> Tensor:
-    """Draw about width · ln(width) random directions for a head of ``width``, [n, width].
+    """Draw about width · ln(width) random directions for an attention head, [n, width].
 
     Directions are orthogonal within groups of ``width``, which gives better estimates than
     independent ones. Their lengths are those of normally distributed vectors.
@@ -172,7 +174,7 @@ class GPSLayer(nn.Module):
         self.norm = Normalization(kind, width)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         nodes = state.scalars
         new: NodeState = self.layer(state, features, geometry)
         near = self.local_norm(nodes + self.dropout(new.scalars - nodes), geometry)

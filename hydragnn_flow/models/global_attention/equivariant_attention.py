@@ -49,16 +49,16 @@ from hydragnn_flow.models.mpnn.base import NodeState
 
 
 def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
-    """Compute the output of a module; backward passes keep only the inputs and recompute the rest.
+    """Compute a module's output and keep only its inputs; backward passes recompute the rest.
 
     Parameters
     ----------
     module
         Module that returns one tensor and draws no random numbers.
     inputs
-        Tensors that, like the parameters, may need gradients.
+        Tensors that the module reads; like its parameters, they may need gradients.
     others
-        Keyword arguments that need no gradient.
+        Keyword arguments of the module that need no gradient.
     """
     names, parameters = zip(*module.named_parameters(), strict=True)
     precision = _precision(inputs[0].device.type)
@@ -127,7 +127,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 class DegreeLinear(nn.Module):
-    """Linear map of channels, separate for each degree, without a bias.
+    """Linear map of the channels of equivariant features, separate for each degree, without a bias.
 
     Its weights are one parameter, because some degrees are zero in crystals: a parameter without
     any gradient would stop training on several ranks (processes of a distributed job).
@@ -148,17 +148,17 @@ class DegreeLinear(nn.Module):
         self.weight = nn.Parameter(drawn * (gain * inputs**-0.5))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [n, (highest + 1)², inputs] to [n, (highest + 1)², outputs]."""
+        """Map features [n, (highest + 1)², inputs] to [n, (highest + 1)², outputs]."""
         degrees = enumerate(self.weight.unbind())
         mixed = [features[:, components(degree)] @ weight for degree, weight in degrees]
         return torch.cat(mixed, dim=1)
 
 
 class PairFunctions(nn.Module):
-    """Functions φ of the distance of two atoms, the last of which is a constant.
+    """Learnt functions φ of the distance between two atoms, the last of which is a constant.
 
     The other functions are a linear layer and a SiLU on Gaussians of d / (1 Å + d), which goes from
-    zero to one. The functions have no cutoff.
+    zero to one with the distance d. The functions have no cutoff.
 
     Parameters
     ----------
@@ -177,32 +177,38 @@ class PairFunctions(nn.Module):
         """Number of functions, including the constant."""
 
     def forward(self, nearness: Tensor) -> Tensor:
-        """Compute functions [..., size] of d / (1 Å + d), [...]."""
+        """Compute the functions [..., size] from ``nearness`` [...], which is d / (1 Å + d).
+
+        Here d is the distance between two atoms.
+        """
         gaussians = torch.exp(self.exponent * (nearness[..., None] - self.centres).square())
         functions = functional.silu(self.mix(gaussians))
         return torch.cat([functions, torch.ones_like(functions[..., :1])], dim=-1)
 
     def at_infinity(self) -> Tensor:
-        """Return the values [size] for atoms at infinite distance."""
+        """Return the functions' values [size] for two atoms at infinite distance."""
         functions: Tensor = self(torch.ones_like(self.centres[0]))
         return functions
 
 
 class PairAverages(nn.Module):
-    """Averages of the values in this module's docstring over the atoms of a graph.
+    """Averages of values over the atoms of a graph, weighted by attention, for each attending atom.
+
+    A value is a product of another atom's features, spherical harmonics of the direction to it and
+    functions of the distance. The module's docstring has the formula.
 
     Parameters
     ----------
     width
         Number of channels of each degree.
     reads, writes
-        Highest degree of the input and output features.
+        Highest degree of the input features, and of the output features.
     heads
         Number of attention heads.
     highest
         Highest degree of the harmonics.
     radial
-        Number of functions of the distance, besides the constant.
+        Number of functions of the distance, besides the constant one.
     """
 
     def __init__(
@@ -252,6 +258,8 @@ class PairAverages(nn.Module):
     ) -> Tensor:
         """Return the averages of attending atoms [heads, n_graphs, (writes + 1)², n_rows, width].
 
+        ``n_rows`` is the number of atoms of each graph that attend in this call.
+
         Parameters
         ----------
         queries
@@ -267,7 +275,7 @@ class PairAverages(nn.Module):
         present
             Mask of the rows that hold an atom, [n_graphs, largest].
         space
-            Periodicity of the graphs.
+            Space that says which graphs are not periodic.
         """
         logits = queries @ keys.transpose(2, 3) * queries.shape[3] ** -0.5
         atoms = torch.arange(present.shape[1], device=logits.device)
@@ -386,8 +394,9 @@ class PairAverages(nn.Module):
 
 
 class EquivariantAttention(nn.Module):
-    """Softmax attention whose values are products of features and harmonics of the direction.
+    """Softmax attention between a graph's atoms that depends on their relative positions.
 
+    It averages products of other atoms' features and spherical harmonics of the directions to them.
     Features are [n_atoms, components, width] with the components of all degrees up to the highest,
     in e3nn's order.
 
@@ -402,7 +411,7 @@ class EquivariantAttention(nn.Module):
     highest
         Highest degree of the harmonics.
     radial
-        Number of functions of the distance.
+        Number of functions of the distance, besides the constant one.
     chunk
         Number of atoms of a graph that attend at a time; None for all at once. With several chunks,
         pairs of atoms are recomputed in backward passes, so that memory does not grow with the
@@ -432,9 +441,10 @@ class EquivariantAttention(nn.Module):
         self.output = DegreeLinear(writes, heads * width, width, gain)
 
     def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Map [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width].
+        """Return the attention's output for each atom, [n_atoms, (writes + 1)², width].
 
-        The output has fewer components if products with harmonics do not reach degree ``writes``.
+        ``features`` are [n_atoms, (reads + 1)², width]. The output has fewer components if products
+        with harmonics do not reach degree ``writes``.
         """
         padding, space = geometry.padding, geometry.space
         assert padding is not None and space is not None  # the encoder provides them
@@ -477,13 +487,16 @@ class RootMeanSquare(nn.Module):
         self.gain = nn.Parameter(torch.ones(1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Divide features [n_atoms, components, width] by their root mean square for each atom."""
+        """Divide each atom's features [n_atoms, components, width] by their root mean square.
+
+        A learnt factor, the same for all atoms, multiplies the result.
+        """
         squares = features.square().mean(dim=(1, 2), keepdim=True)
         return features * (self.gain * (squares + 1e-8).rsqrt())
 
 
 class Perceptron(nn.Module):
-    """Two linear layers on features of all degrees, with a gate by the features' norm in between.
+    """Perceptron on features of all degrees: two linear layers, with a gate by the norm in between.
 
     Parameters
     ----------
@@ -504,7 +517,7 @@ class Perceptron(nn.Module):
         self.sizes = [2 * degree + 1 for degree in range(highest + 1)]
 
     def forward(self, features: Tensor) -> Tensor:
-        """Compute new features [n_atoms, components, width]."""
+        """Return the perceptron's output for each atom's features, [n_atoms, components, width]."""
         hidden = self.first(features).to(features.dtype)
         # SiLU of the norm, in the same direction; with finite derivatives at zero.
         parts = [
@@ -547,7 +560,7 @@ class EquivariantTransformerLayer(nn.Module):
         self.norm = RootMeanSquare()
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         new: NodeState = self.layer(state, features, geometry)
         nodes = _together(new)
         read = nodes if self.sequential else _together(state)

@@ -27,12 +27,14 @@ from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows
 
 
 class EdgeSlice(NamedTuple):
-    """Slice of a batch's edges, with the indices of rows that these edges read.
+    """Consecutive edges of a batch that a kernel processes at once, and the rows that they read.
+
+    The rows are those of the two atoms of each edge, and of spline coefficients.
 
     Attributes
     ----------
     span
-        Slice of the edges in the batch.
+        Python's slice of these edges among all edges of the batch.
     sender, receiver
         Indices of the atoms that the edges lead from and to, int64 [n].
     rows
@@ -52,10 +54,11 @@ class EdgeSlice(NamedTuple):
     first: Tensor
 
     def argument(self, table: Tensor, weights: Tensor) -> Tensor:
-        """Compute receiver_i + sender_j + spline(d_ij), [n, width], for the edges of the slice.
+        """Compute silu's argument for each edge of the slice, [n, width].
 
-        ``table`` is the concatenation of receivers, senders and spline coefficients. ``weights``
-        [n, 4] are the interpolation weights of the coefficients.
+        It is receiver_i + sender_j + spline(d_ij). ``table`` is the concatenation of receivers,
+        senders and spline coefficients. ``weights`` [n, 4] are the interpolation weights of the
+        coefficients.
         """
         weights = torch.cat([weights.new_ones((weights.shape[0], 2)), weights], dim=1)
         return functional.embedding_bag(
@@ -64,7 +67,7 @@ class EdgeSlice(NamedTuple):
 
 
 def slices_of(geometry: Geometry, interpolation: Interpolation) -> list[EdgeSlice]:
-    """Return slices that cover a batch's edges: short ones on a CPU, one on an accelerator.
+    """Divide a batch's edges into slices: short ones on a CPU, a single one on an accelerator.
 
     ``interpolation`` is the spline interpolation at the lengths of these edges.
     """
@@ -88,14 +91,16 @@ def filtered_message_sum(
     weights: Tensor,
     slices: list[EdgeSlice],
 ) -> Tensor:
-    """Compute Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij), [n_atoms, width].
+    """Sum the filtered messages from the neighbours j of each atom i, [n_atoms, width].
+
+    The sum is Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij), with edge lengths d_ij.
 
     Parameters
     ----------
     receiver, sender
-        Contributions of receivers and senders to the argument of silu [n_atoms, width].
+        Contributions of each edge's receiver and sender to the argument of silu [n_atoms, width].
     shift, filters
-        Values at the knots of two functions of the length [n_knots, width].
+        Values at the spline's knots of two functions of the length [n_knots, width].
     weights
         Interpolation weights of the edges [n_edges, 4].
     slices

@@ -26,14 +26,15 @@ _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 
 def derivative(form: Form, of: int, *others: Tensor) -> Tensor:
-    """Compute the derivative of a multilinear form by one operand.
+    """Compute the derivative of a multilinear form by one of its operands (tensors).
 
-    Autograd can differentiate the result any number of times.
+    A multilinear form is a number that is linear in each operand. Autograd can differentiate the
+    result any number of times.
 
     Parameters
     ----------
     form
-        Function that computes the derivative by any operand.
+        Function that computes the derivative of the form by any operand.
     of
         Index of the operand to differentiate by.
     *others
@@ -99,5 +100,5 @@ def edge_slices(edges: Tensor) -> Iterator[slice]:
 
 
 def apply_function(function: Any, *operands: Any) -> Any:
-    """Return ``function.apply(*operands)`` of an autograd function; torch does not type it."""
+    """Return ``function.apply(*operands)`` of an autograd function, which torch leaves untyped."""
     return function.apply(*operands)

@@ -25,7 +25,9 @@ from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
 
 
 class Bags(NamedTuple):
-    """Bags (sets) of entries that are summed; each entry reads one row of a table.
+    """Index lists for sums of table rows: each bag (set of entries) has one sum.
+
+    Each entry reads one row of the table.
 
     Attributes
     ----------
@@ -44,11 +46,11 @@ class Bags(NamedTuple):
 
 @dataclass(frozen=True)
 class NeighbourSums:
-    """Sums over the neighbours of each atom, for one or more attention heads.
+    """Sums of features over the neighbours of each atom, for one or more attention heads.
 
-    The bag of an atom holds the senders of its incoming edges. For gradients, a second bag holds
-    the receivers of its outgoing edges. The index of an atom's row and bag is head * n_atoms +
-    atom. Tensors that only gradients need are computed on first use.
+    The bag (set of summed rows) of an atom holds the senders of its incoming edges. For gradients,
+    a second bag holds the receivers of its outgoing edges. The index of an atom's row and bag is
+    head * n_atoms + atom. Tensors that only gradients need are computed on first use.
 
     Attributes
     ----------
@@ -70,26 +72,26 @@ class NeighbourSums:
 
     @cached_property
     def incoming(self) -> Bags:
-        """Bags with the senders of the edges that arrive at each atom."""
+        """Bags (sets of rows to sum) with the senders of each atom's incoming edges, by head."""
         return self._bags(self.senders, self.receivers)
 
     @cached_property
     def outgoing(self) -> Bags:
-        """Bags with the receivers of the edges that leave each atom."""
+        """Bags (sets of rows to sum) with the receivers of each atom's outgoing edges, by head."""
         senders, order = self._by_sender
         return self._bags(self.receivers.index_select(0, order), senders)
 
     @cached_property
     def degrees(self) -> Tensor:
-        """Number of senders in each bag, int64 [heads * n_atoms]."""
+        """Number of incoming edges of each atom, repeated by head, int64 [heads * n_atoms]."""
         return self.incoming.starts.diff()
 
     def sum(self, nodes: Tensor) -> Tensor:
-        """Sum the senders' rows at each receiver, for one head: [n_atoms, d] to [n_atoms, d]."""
+        """Sum the features [n_atoms, d] of each atom's neighbours, for a single head."""
         return derivative(self._plain, 0, nodes)
 
     def weighted_sum(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Sum the senders' weighted values at each receiver, [n_atoms, heads, d].
+        """Sum the weighted values of each atom's neighbours, [n_atoms, heads, d].
 
         Parameters
         ----------
@@ -105,9 +107,9 @@ class NeighbourSums:
 
     @cached_property
     def to_outgoing(self) -> Tensor:
-        """Index of each entry of :attr:`outgoing` in :attr:`incoming`, int64 [n_entries].
+        """Index in :attr:`incoming` of the same edge, for each entry (edge) of :attr:`outgoing`.
 
-        Entries of the same edge correspond to each other.
+        Its shape is int64 [n_entries], where each head has its own entries.
         """
         return self._numbered(self._by_sender[1], len(self.edges))
 
@@ -149,9 +151,10 @@ class NeighbourSums:
 
 
 def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
-    """Return the sums over the neighbours of a batch's atoms, for ``heads`` attention heads.
+    """Return an object that computes sums over the neighbours of each atom of a batch.
 
-    On a CPU this takes less time if edges are sorted by receiver.
+    ``heads`` is the number of attention heads. On a CPU this takes less time if edges are sorted by
+    receiver.
     """
     receivers, edges = geometry.receiver, None
     # Checking costs a CPU much less than sorting, but makes an accelerator's host wait.
@@ -188,7 +191,9 @@ def _dots(bags: Bags, ours: Tensor, table: Tensor) -> Tensor:
 
 
 def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
-    """Compute Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width], at least in float32.
+    """Sum the filtered features of each atom's neighbours: Σ_j nodes_j * filters_ij.
+
+    The result is [n_atoms, k, width], at least in float32.
 
     Parameters
     ----------
@@ -204,7 +209,9 @@ def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
 
 
 def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
-    """Compute Σ_j vectors_ij ⊗ features_ij at receivers [n_atoms, 3, width], at least in float32.
+    """Sum outer products over the incoming edges of each atom: Σ_j vectors_ij ⊗ features_ij.
+
+    The result is [n_atoms, 3, width], at least in float32.
 
     Parameters
     ----------

@@ -25,14 +25,16 @@ _PER_EDGE = 4
 
 
 class Knots(nn.Module):
-    """Equidistant knots of a spline from zero to the cutoff, and one more beyond each end.
+    """Equidistant knots of a cubic spline in the edge length, from zero to the cutoff.
+
+    One more knot lies beyond each end.
 
     Parameters
     ----------
     intervals
         Number of intervals between zero and the cutoff.
     cutoff
-        Largest length that is interpolated [Å]; the spline is constant beyond it.
+        Largest length that is interpolated [Å], beyond which the spline is constant.
 
     Attributes
     ----------
@@ -51,14 +53,14 @@ class Knots(nn.Module):
         self.register_buffer("lengths", lengths[:, None], persistent=False)
 
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
-        """Return an interpolation of functions, from their values at the knots to edges.
+        """Return an interpolation of functions from their values at the knots to edge lengths.
 
         Parameters
         ----------
         lengths
             Lengths of the edges [n_edges, 1] in Å.
         factor
-            Factor of the values at each edge [n_edges, 1]; None for no factor.
+            Factor of the interpolated values at each edge [n_edges, 1]; None for no factor.
         """
         steps = lengths.clamp(max=self.intervals * self.spacing) / self.spacing
         # A NaN of diverged weights stays in u; as an index it would crash the process.
@@ -73,7 +75,9 @@ class Knots(nn.Module):
 
 
 class Interpolation:
-    """Spline interpolation of functions at the lengths of edges, made by :class:`Knots`.
+    """Spline interpolation of functions of the length at the edges of a batch.
+
+    It is made by :class:`Knots`.
 
     Attributes
     ----------
@@ -93,7 +97,7 @@ class Interpolation:
 
 
 class KnotBags(NamedTuple):
-    """Bags (sets) of edges whose gradients are summed into one spline coefficient each.
+    """Bags (sets) of edges: the gradients of the edges in a bag are summed into one coefficient.
 
     An edge is in four bags: its length lies between four coefficients of a cubic spline.
 
@@ -104,7 +108,7 @@ class KnotBags(NamedTuple):
     begins
         Index in ``edges`` where each bag begins, int64 [n_bags].
     coefficients
-        Index of the coefficient that each bag's sum is added to, int64 [n_bags].
+        Index of the spline coefficient that each bag's sum is added to, int64 [n_bags].
     """
 
     edges: Tensor
@@ -113,20 +117,21 @@ class KnotBags(NamedTuple):
 
 
 def longest_bag(device: torch.device) -> int | None:
-    """Return the largest number of edges that a bag may have on a device; None for no limit.
+    """Return the largest number of edges that a bag (set that is summed) may have on a device.
 
-    On an accelerator one thread sums a bag, edge by edge, so long bags are slow. In an ideal
-    crystal half of all edges may lie in one interval.
+    The result is None for no limit. On an accelerator one thread sums a bag, edge by edge, so long
+    bags are slow. In an ideal crystal half of all edges may lie in one interval.
     """
     return None if device.type == "cpu" else 64
 
 
 class KnotRows:
-    """The sum Σ_em values_e · weights_em · coefficients_[start_e + m] of a spline, differentiated.
+    """Derivatives of a sum of spline values over a batch's edges, by each tensor in the sum.
 
-    Each edge e reads four coefficients, from ``start`` (int64 [n_edges]) on. A call returns the
-    derivative by values, coefficients or weights, for the backward passes of autograd functions; it
-    is not differentiable itself. ``intervals`` is the number of intervals of the spline.
+    The sum is Σ_em values_e · weights_em · coefficients_[start_e + m]. Each edge e reads four
+    coefficients, from ``start`` (int64 [n_edges]) on. A call returns the derivative by values,
+    coefficients or weights, for the backward passes of autograd functions; the result is not
+    differentiable itself. ``intervals`` is the number of intervals of the spline.
     """
 
     def __init__(self, start: Tensor, intervals: int) -> None:
@@ -142,33 +147,36 @@ class KnotRows:
 
     @cached_property
     def of_edge(self) -> Tensor:
-        """Indices of the four coefficients of each edge, int64 [n_edges, 4]."""
+        """Indices of the four spline coefficients that each edge reads, int64 [n_edges, 4]."""
         return self.start[:, None] + torch.arange(_PER_EDGE, device=self.start.device)
 
     @cached_property
     def first(self) -> Tensor:
-        """Index of each edge's first entry in the flattened :attr:`of_edge` [n_edges]."""
+        """Index of each edge's first entry in the flattened :attr:`of_edge`, int64 [n_edges]."""
         n = self.start.shape[0]
         return torch.arange(0, n * _PER_EDGE, _PER_EDGE, device=self.start.device)
 
     @cached_property
     def reader(self) -> Tensor:
-        """Index of the edge of each entry in the flattened :attr:`of_edge`, int64 [4 * n_edges]."""
+        """Index of the edge that reads each entry of the flattened :attr:`of_edge`.
+
+        Its shape is int64 [4 * n_edges].
+        """
         edges = torch.arange(self.start.shape[0], device=self.start.device)
         return edges.repeat_interleave(_PER_EDGE)
 
     @cached_property
     def by_interval(self) -> tuple[Tensor, Tensor]:
-        """Intervals of the edges in ascending order, and indices of the edges in that order.
+        """Spline intervals that the edges' lengths lie in, sorted, and the edges in that order.
 
-        Both are int64 [n_edges].
+        Both are indices, int64 [n_edges].
         """
         in_order, edges = torch.sort(self.start)
         return in_order, edges
 
     @cached_property
     def bags(self) -> KnotBags:
-        """Bags of edges; their sums, by coefficient, are the gradient by the coefficients."""
+        """Bags (sets) of edges whose sums make up the gradient by the spline coefficients."""
         in_order, edges = self.by_interval
         n, device = edges.shape[0], edges.device
         begins = torch.searchsorted(in_order, torch.arange(self.intervals, device=device))
@@ -190,7 +198,10 @@ class KnotRows:
         )
 
     def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
-        """Compute Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
+        """Compute the spline's value at each edge e, [n_edges, width].
+
+        The value is Σ_m weights[e, m] · coefficients[start[e] + m].
+        """
         return functional.embedding_bag(
             self.of_edge.view(-1),
             coefficients.detach(),
@@ -200,22 +211,23 @@ class KnotRows:
         )
 
     def sort(self, weights: Tensor) -> Tensor:
-        """Return weights [n_edges, 4] as [4 * n_edges], in the order of ``bags.edges``."""
+        """Sort interpolation weights [n_edges, 4] to [4 * n_edges], the order of ``bags.edges``."""
         return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
 
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradient by the coefficients [n_knots, width].
+        """Compute the gradient by spline coefficients, [n_knots, width], from that at the edges.
 
-        ``values`` [n_edges, width] is the gradient by the results at the edges.
+        ``values`` [n_edges, width] is the gradient by the spline's values at the edges. ``weights``
+        [n_edges, 4] are the interpolation weights.
         """
         coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
         self.add_spread(coefficients, values, self.sort(weights))
         return coefficients
 
     def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
-        """Add the result of :meth:`spread` to ``coefficients`` in place.
+        """Add the gradient by the spline coefficients to ``coefficients``, in place.
 
-        ``sorted_weights`` come from :meth:`sort`.
+        The gradient is the result of :meth:`spread`. ``sorted_weights`` come from :meth:`sort`.
         """
         sums = functional.embedding_bag(
             self.bags.edges,
@@ -227,9 +239,9 @@ class KnotRows:
         coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
-        """Return the gradient by the weights [n_edges, 4].
+        """Compute the gradient by the interpolation weights, [n_edges, 4], from that at the edges.
 
-        ``values`` [n_edges, width] is the gradient by the results at the edges.
+        ``values`` [n_edges, width] is the gradient by the spline's values at the edges.
         """
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),

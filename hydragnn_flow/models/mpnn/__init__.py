@@ -21,7 +21,7 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 def make_stack(
     architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
 ) -> MessagePassing:
-    """Return ``depth`` layers of the message-passing type that an architecture names.
+    """Return a stack of ``depth`` layers of the message-passing type that an architecture names.
 
     ``width`` is the width of the layers' node features.
 

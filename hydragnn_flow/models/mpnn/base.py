@@ -16,7 +16,7 @@ from hydragnn_flow.models.geometry import Geometry
 
 @dataclass(frozen=True)
 class DatasetStatistics:
-    """Statistics of the training split that a message-passing type may use.
+    """Statistics of the training split, such as its elements, that a message-passing type may use.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class DatasetStatistics:
     degree_histogram
         Number of atoms with 0, 1, 2, … incoming edges.
     elements
-        Atomic numbers in the training split, ascending; empty if graphs do not say them.
+        Atomic numbers in the training split, ascending; empty if the graphs do not have them.
     n_attributes
         Number of edge features other than lengths.
     """
@@ -40,7 +40,7 @@ class DatasetStatistics:
 
 
 class NodeState(NamedTuple):
-    """Node features between two layers.
+    """Features of a batch's atoms between two message-passing layers.
 
     Attributes
     ----------
@@ -107,15 +107,18 @@ class MessagePassing(nn.Module):
         raise NotImplementedError
 
     def begin(self, nodes: Tensor, geometry: Geometry) -> NodeState:
-        """Return the node state before the first layer, from node features [n_atoms, width]."""
+        """Return the first layer's input, made from the node features [n_atoms, width]."""
         return NodeState(nodes)
 
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
-        """Replace each layer, in place, by ``wrapper(layer)``, with the same call signature."""
+        """Replace each message-passing layer, in place, by ``wrapper(layer)``.
+
+        The new module has the same call signature as the layer.
+        """
         self.layers = nn.ModuleList(wrapper(layer) for layer in self.layers)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Compute node features [n_atoms, width] after all layers."""
+        """Compute node features [n_atoms, width] after all layers of the stack."""
         features = self.edge_features(geometry)
         state = self.begin(nodes, geometry)
         for layer in self.layers:

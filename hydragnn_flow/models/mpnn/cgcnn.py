@@ -12,9 +12,9 @@ from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class CGConvolution(nn.Module):
-    """Sum of gated messages, added to the atom's features, as in PyG's ``CGConv``.
+    """Convolution of CGCNN: a sum of gated messages, added to the atom's features.
 
-    If edges have lengths, messages fade with them.
+    It resembles PyG's ``CGConv``. If edges have lengths, messages fade with them.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class CGConvolution(nn.Module):
     average_neighbours
         Average number of neighbours, whose root divides the sums.
     fades
-        If true, messages fade with the length.
+        If true, messages fade to zero at the cutoff.
     """
 
     def __init__(self, width: int, features: int, average_neighbours: float, fades: bool) -> None:
@@ -39,7 +39,7 @@ class CGConvolution(nn.Module):
         self.fades = fades
 
     def forward(self, nodes: Tensor, features: EdgeFunctions | None, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         values = geometry.of_receiver(self.receiver(nodes))
         values = values + geometry.of_sender(self.sender(nodes))
         if self.edge is not None and features is not None:
@@ -53,14 +53,14 @@ class CGConvolution(nn.Module):
 
 
 class CGCNN(Convolutions):
-    """CGCNN layers, which read which atoms are connected.
+    """Stack of CGCNN layers, which read which atoms are connected.
 
     They also read lengths if `edge_features` names these, and always in a potential. The width of
     the layers is `hidden_dim`; in HydraGNN it is the width of the input.
     """
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the CGCNN convolution of one layer, for node features [n_atoms, width]."""
         return CGConvolution(
             width,
             self.reader.size,
@@ -69,5 +69,8 @@ class CGCNN(Convolutions):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
-        """Return an evaluator of networks on lengths and attributes; None if neither is read."""
+        """Return an object that applies networks to each edge's length and other attributes.
+
+        The result is None if layers read neither.
+        """
         return self.reader(geometry) if self.reader.size else None

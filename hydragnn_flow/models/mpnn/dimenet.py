@@ -76,7 +76,7 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
 
 
 class EdgeTable(NamedTuple):
-    """Arrangement of edges in a table: one or more rows per atom, padded with zeros.
+    """Arrangement of edges in a table, in which each atom has one or more rows, padded with zeros.
 
     All rows have the same length. Matrix products can then run over the edges of an atom.
 
@@ -98,26 +98,26 @@ class EdgeTable(NamedTuple):
     n_atoms: int
 
     def fill(self, edges: Tensor) -> Tensor:
-        """Return edge rows [n_edges, d] arranged as a table [n_rows, n_places, d]."""
+        """Arrange features of edges [n_edges, d] as a table [n_rows, n_places, d]."""
         n_rows, n_places = self.shape
         places = edges.new_zeros((n_rows * n_places, edges.shape[1]))
         return places.index_copy(0, self.places, edges).view(n_rows, n_places, edges.shape[1])
 
     def read(self, rows: Tensor) -> Tensor:
-        """Return edge rows [n_edges, d] from a table [n_rows, n_places, d]."""
+        """Return the features of edges [n_edges, d] from a table [n_rows, n_places, d]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
-        """Return the features of each row's atom: [n_atoms, …] to [n_rows, …]."""
+        """Return for each row of the table its atom's features, [n_atoms, …] to [n_rows, …]."""
         return atoms if self.owners is None else atoms.index_select(0, self.owners)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """Sum the rows of each atom: [n_rows, …] to [n_atoms, …]."""
+        """Sum the table's rows of each atom, [n_rows, …] to [n_atoms, …]."""
         return rows if self.owners is None else sum_by(rows, self.owners, self.n_atoms)
 
 
 def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
-    """Return a table in which the edges of each atom fill one or more rows.
+    """Return a table of edges in which the edges of each atom fill one or more rows.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
 
 
 class AngularEdges(NamedTuple):
-    """Edge features that all layers read.
+    """Edge features that all DimeNet++ layers read: functions of lengths and directions.
 
     Attributes
     ----------
@@ -189,17 +189,19 @@ class AngularEdges(NamedTuple):
     attributes: Tensor | None
 
     def of_length(self, network: nn.Module) -> Tensor:
-        """Return a network's output on the radial functions at each edge, times the envelope.
+        """Return a network's output for the length of each edge, times the envelope.
 
-        The network runs at the knots; the result is [n_edges, width].
+        The network reads the radial functions at the spline's knots; the result is [n_edges,
+        width].
         """
         # Under autocast a product is less precise than its operands.
         return self.at_edges(network(self.radial).to(self.radial.dtype))
 
 
 class AngularMessages(nn.Module):
-    """Messages to edge j → i: sum over edges k → j of x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α).
+    """Messages between edges that meet at an atom, which depend on lengths and the angle α.
 
+    The message to edge j → i is the sum over edges k → j of x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α).
     By the addition theorem P_l is a sum of products of the two edges' harmonics. So the sum over k
     is computed once per atom j, not once per pair of edges, and no triplets are listed. The sum
     includes k = i, which the paper omits; that term is a function of the edge alone.
@@ -234,7 +236,7 @@ class AngularMessages(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two linear layers with SiLU, added to their input."""
+    """Residual block: two linear layers with SiLU, whose output is added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -247,7 +249,7 @@ class Residual(nn.Module):
 
 
 class DimeNetLayer(nn.Module):
-    """Three blocks of DimeNet++: embedding, interaction and output.
+    """Layer of DimeNet++ in three blocks: embedding, interaction and output.
 
     They lead from atoms to edges, among edges, and back to atoms. A residual connection spans all
     three, as in HydraGNN. Activations are smooth (SiLU, as in the paper) whatever the activation of
@@ -305,7 +307,7 @@ class DimeNetLayer(nn.Module):
         )
 
     def forward(self, state: NodeState, features: AngularEdges, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         x = self._embed(state.scalars, features, geometry)
         filters = features.of_length(self.filter)
         messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
@@ -325,7 +327,10 @@ class DimeNetLayer(nn.Module):
 
 
 class DimeNet(MessagePassing):
-    """DimeNet++ layers; sums are divided by the root of the average number of neighbours."""
+    """Stack of DimeNet++ layers, whose messages depend on lengths and angles.
+
+    Sums of messages are divided by the root of the average number of neighbours.
+    """
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
@@ -352,7 +357,7 @@ class DimeNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> AngularEdges:
-        """Return radial functions and harmonics, and tables of the edges of each atom."""
+        """Return functions of the edges' lengths and directions, and tables of edges by atom."""
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
         countable = lengths.device.type == "cpu"

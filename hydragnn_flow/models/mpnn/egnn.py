@@ -22,7 +22,7 @@ from hydragnn_flow.models.mpnn.layers import Displacement, Edges
 
 @dataclass(frozen=True)
 class EGNNEdges(Edges):
-    """Edges, and perhaps slices in which messages along them are computed.
+    """Edges of a batch, and perhaps the slices in which messages along them are computed.
 
     Attributes
     ----------
@@ -34,11 +34,12 @@ class EGNNEdges(Edges):
 
 
 class EGNNLayer(nn.Module):
-    """Messages φ_e(h_i, h_j, d), node update φ_h(h_i, Σ messages), with the residual of the paper.
+    """Layer of EGNN: messages φ_e(h_i, h_j, d) and the node update φ_h(h_i, Σ messages).
 
-    The second layer of φ_e is a filter: a function of the length that multiplies the first layer's
-    output. In the paper it is a map of that output. With the filter, force errors after equally
-    many training steps are half as large, and no matrix product runs over the edges.
+    The update is added to the node features, as in the paper. The second layer of φ_e is a filter:
+    a function of the length that multiplies the first layer's output. In the paper it is a map of
+    that output. With the filter, force errors after equally many training steps are half as large,
+    and no matrix product runs over the edges.
 
     φ_e is smooth (SiLU, as in the paper) whatever the activation of the other layers: training on
     forces takes its second derivative, which a ReLU lacks. Messages fade out at the cutoff, and
@@ -75,7 +76,7 @@ class EGNNLayer(nn.Module):
         self.displacement = Displacement(width, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
         to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
@@ -99,7 +100,7 @@ class EGNNLayer(nn.Module):
 
 
 class EGNN(MessagePassing):
-    """EGNN on Gaussians of the length, instead of the paper's squared length.
+    """Stack of EGNN layers, which read Gaussians of the length, not its square as in the paper.
 
     The square resolves bond lengths poorly; the Gaussians make forces learnable. With
     `equivariance` all layers but the last one also move the atoms; nothing reads positions after
@@ -124,7 +125,7 @@ class EGNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
-        """Return the edges, and a function that applies a network to each edge's features.
+        """Return the batch's edges, with a function that applies a network to each edge's features.
 
         The features are length and attributes. The function's results fade to zero at the cutoff.
         """

@@ -20,10 +20,10 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Two functions of the edges that GAT's layers call.
+    """Edge features and neighbour sums of a batch, as functions that GAT's layers call.
 
-    The first applies a network to the features of each edge; it is None if edges have none. The
-    second adds values of edges up over each atom's neighbours.
+    ``functions`` applies a network to the features of each edge; it is None if edges have none.
+    ``neighbours`` adds values up over each atom's neighbours.
     """
 
     functions: EdgeFunctions | None
@@ -50,7 +50,7 @@ class GATConvolution(nn.Module):
     dropout
         Fraction of attention weights left out in training.
     fades
-        If true, attention fades with the length.
+        If true, attention fades to zero at the cutoff.
     """
 
     def __init__(self, width: int, features: int, dropout: float, fades: bool) -> None:
@@ -65,7 +65,7 @@ class GATConvolution(nn.Module):
         self.fades = fades
 
     def forward(self, nodes: Tensor, edges: GATEdges, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         values, asking = self.sender(nodes), self.receiver(nodes)
         # Added in place, because these are by far the largest tensors.
         hidden = geometry.of_receiver(asking).add_(geometry.of_sender(values))
@@ -99,18 +99,18 @@ class GATConvolution(nn.Module):
 
 
 class GAT(Convolutions):
-    """GAT layers, which read which atoms are connected.
+    """Stack of GAT layers, which read which atoms are connected.
 
     They also read lengths if `edge_features` names these, and always in a potential. The leaky ReLU
     has a kink, so the forces of a potential have small jumps.
     """
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the GAT convolution of one layer, for node features [n_atoms, width]."""
         fades = self.architecture.sees_lengths
         return GATConvolution(width, self.reader.size, self.architecture.dropout, fades)
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Return an evaluator of networks on lengths and attributes, and sums over neighbours."""
+        """Return functions that apply networks to edge features, and that sum over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
         return GATEdges(functions, neighbour_sums(geometry, HEADS))

@@ -12,9 +12,10 @@ from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class GINConvolution(nn.Module):
-    """Perceptron of (1 + ε) times the atom's features plus the scaled sum of neighbours' features.
+    """Convolution of GIN: a perceptron of an atom's features and its neighbours' summed features.
 
-    ε is learnt and starts from 0, as in the paper. HydraGNN starts from 100: then twenty neighbours
+    It acts on (1 + ε) times the atom's features plus the scaled sum of its neighbours' features. ε
+    is learnt and starts from 0, as in the paper. HydraGNN starts from 100: then twenty neighbours
     hardly count, and usual learning rates hardly change ε.
 
     Parameters
@@ -36,24 +37,24 @@ class GINConvolution(nn.Module):
         self.scale = average_neighbours**-0.5
 
     def forward(self, nodes: Tensor, features: NeighbourSums, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         total = self.own(nodes) + self.scale * features.sum(nodes)
         new: Tensor = self.perceptron(total)
         return new
 
     def own(self, nodes: Tensor) -> Tensor:
-        """Compute (1 + ε) times the atom's features [n_atoms, width]."""
+        """Compute (1 + ε) times each atom's own features, [n_atoms, width]."""
         return (1.0 + self.epsilon) * nodes
 
 
 class GIN(Convolutions):
-    """GIN layers, which read which atoms are connected, but no edge features."""
+    """Stack of GIN layers, which read which atoms are connected, but no edge features."""
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the GIN convolution of one layer, for node features [n_atoms, width]."""
         name = self.architecture.activation_function
         return GINConvolution(width, name, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> NeighbourSums:
-        """Return the sums over the neighbours of a batch's atoms."""
+        """Return an object that sums features over the neighbours of each atom of a batch."""
         return neighbour_sums(geometry)

@@ -18,7 +18,9 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 
 
 class Convolution(nn.Module):
-    """Convolution of invariant features, with normalisation, activation and residual connection.
+    """Message-passing layer of convolution, normalisation, activation and residual connection.
+
+    Features are invariant (scalars).
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ class Convolution(nn.Module):
         self.activation = activation(architecture.activation_function)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         new: Tensor = self.convolution(state.scalars, features, geometry)
         return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
 
@@ -49,8 +51,8 @@ class Convolution(nn.Module):
 class Convolutions(MessagePassing):
     """Base class of message-passing types whose layers are convolutions of invariant features.
 
-    A subclass returns the convolution of one layer from :meth:`convolution`, and sets in
-    :meth:`prepare` the attributes that this method reads. Parameters are those of
+    A subclass returns the convolution of one layer from :meth:`convolution`. It sets in
+    :meth:`prepare` the attributes that :meth:`convolution` reads. Parameters are those of
     :class:`MessagePassing`.
     """
 
@@ -69,17 +71,20 @@ class Convolutions(MessagePassing):
         )
 
     def prepare(self) -> None:
-        """Set ``reader``, which reads Gaussians of the length and edge attributes."""
+        """Set ``reader``, which reads Gaussians of the length of edges, and their other attributes.
+
+        Lengths are left out if the architecture does not read them.
+        """
         lengths = self.architecture.sees_lengths
         self.reader = gaussian_reader(self.architecture, self.statistics, lengths=lengths)
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the convolution of one layer, a module for node features [n_atoms, width]."""
         raise NotImplementedError
 
 
 class Followed(nn.Module):
-    """Layer followed by a normalisation or conditioning of its invariant features.
+    """Message-passing layer followed by a normalisation or conditioning of its invariant features.
 
     Parameters
     ----------
@@ -95,14 +100,14 @@ class Followed(nn.Module):
         self.after = after
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         new: NodeState = self.layer(state, features, geometry)
         return new._replace(scalars=self.after(new.scalars, geometry))
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges at the current positions of the atoms, which layers may have moved.
+    """Edges of a batch at the current positions of the atoms, which layers may have moved.
 
     Attributes
     ----------
@@ -112,7 +117,7 @@ class Edges:
         Factor of messages [n_edges, 1]. The neighbour list depends on the original positions, so
         the factor must be zero at the cutoff of the original length and of the current one.
     functions
-        Evaluator that applies networks to the current lengths.
+        Evaluator that applies small networks to the edges' current lengths.
     reader
         Function that returns ``functions`` for a geometry and a factor of messages [n_edges, 1].
     """
@@ -123,9 +128,9 @@ class Edges:
     reader: Callable[[Geometry, Tensor], EdgeFunctions]
 
     def at(self, state: NodeState) -> Edges:
-        """Return the edges after displacement of the atoms by ``state.tensors``.
+        """Return the edges after the atoms have moved by ``state.tensors``, [n_atoms, 3] in Å.
 
-        The displacements are [n_atoms, 3] in Å; if they are None, the edges stay the same.
+        If these displacements are None, the edges stay the same.
         """
         if state.tensors is None:
             return self
@@ -135,10 +140,10 @@ class Edges:
 
 
 class Displacement(nn.Module):
-    """Displacement of atoms along their edges, as part of a layer.
+    """Displacement of atoms along their edges [Å], computed from the messages of a layer.
 
-    An atom is pushed along each edge by a bounded function of the message that fades out at the
-    cutoff. The sum is divided by the average number of neighbours.
+    Along each edge an atom is pushed by a bounded function of the message. The push fades out at
+    the cutoff. The sum of the pushes is divided by the average number of neighbours.
 
     Parameters
     ----------

@@ -32,11 +32,12 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 
 
 class SymmetricContraction(nn.Module):
-    """Products of up to ``order`` factors (many-body features), summed with weights by element.
+    """Weighted sums of products of up to ``order`` factors, the features of one atom.
 
-    Batatia et al., arXiv:2206.07697, equations 10 and 11. All monomials of the components are
-    computed first; one matrix turns them into the products. Components are the first dimension, so
-    this is a single matrix product for all atoms and channels.
+    The products are many-body features. Weights depend on the element of the atom. Batatia et al.,
+    arXiv:2206.07697, equations 10 and 11. All monomials of the components are computed first; one
+    matrix turns them into the products. Components are the first dimension, so this is a single
+    matrix product for all atoms and channels.
 
     Parameters
     ----------
@@ -79,15 +80,15 @@ class SymmetricContraction(nn.Module):
         self.products = Table(np.concatenate(rows))
 
     def forward(self, factors: Tensor, elements: Tensor) -> list[Tensor]:
-        """Compute weighted sums of products of each output degree, [2 degree + 1, n_atoms, width].
+        """Compute the weighted sums of products, [2 degree + 1, n_atoms, width] for each degree.
 
         Parameters
         ----------
         factors
             Components of the factors [(highest + 1)², n_atoms, width].
         elements
-            Index of each atom's weights, int64 [n_atoms]; the number of elements stands for the
-            mean of all.
+            Row of each atom's element in the table of weights, int64 [n_atoms]; the number of
+            elements, one more than the last row, stands for the mean of all rows.
         """
         monomials = [factors]
         for power in self.powers:
@@ -140,7 +141,7 @@ def _computable(needed: set[Monomial], n_components: int, order: int) -> list[li
 
 
 class ChebyshevBasis(nn.Module):
-    """Chebyshev polynomials of degree 1 … size over the lengths from zero to the cutoff.
+    """Basis of Chebyshev polynomials of degrees 1 … size in the edge length.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class ChebyshevBasis(nn.Module):
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        """Compute the polynomials [n_edges, size] of edge lengths [n_edges, 1] in Å."""
         # Outside ±1 they grow without bound, so lengths are mapped to that interval. HydraGNN uses
         # lengths in Å as they are.
         x = lengths * (2.0 / self.cutoff) - 1.0
@@ -167,10 +168,11 @@ class ChebyshevBasis(nn.Module):
 
 
 class AgnesiTransform(nn.Module):
-    """Transform of edge lengths: from the cutoff at zero to 0, steepest about at bond lengths.
+    """Transform of edge lengths [Å] that is steepest at about bond lengths.
 
-    Witt et al., doi:10.1063/5.0158783, with the constants of MACE. MACE's transform falls from 1 to
-    0, a range in which a basis for lengths up to the cutoff hardly changes.
+    It falls from the cutoff, for a length of zero, to 0 for large lengths. Witt et al.,
+    doi:10.1063/5.0158783, with the constants of MACE. MACE's transform falls from 1 to 0, a range
+    in which a basis for lengths up to the cutoff hardly changes.
 
     Parameters
     ----------
@@ -185,14 +187,14 @@ class AgnesiTransform(nn.Module):
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """Return transformed lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        """Transform edge lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.5 * radii)
         # x^q / (1 + x^(q - p)) without negative powers, which overflow at short lengths.
         return self.cutoff / (1.0 + self.a * x.pow(self.p) / (1.0 + x.pow(self.p - self.q)))
 
 
 class SoftTransform(nn.Module):
-    """Transform of edge lengths that varies less below bond lengths, as in MACE.
+    """Transform of edge lengths [Å] that varies less below bond lengths, as in MACE.
 
     Parameters
     ----------
@@ -206,18 +208,18 @@ class SoftTransform(nn.Module):
         super().__init__()
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """Return transformed lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        """Transform edge lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.25 * radii)
         return lengths + 0.5 * torch.tanh(-x - self.a * x.pow(self.b)) + 0.5
 
 
 class RadialFeatures(nn.Module):
-    """Features of the edges other than their directions.
+    """Features of edges in MACE other than directions: functions of the length, and attributes.
 
     Parameters
     ----------
     architecture
-        Section with `radial_type`, `num_radial` and `distance_transform`.
+        Section `Architecture` with `radial_type`, `num_radial` and `distance_transform`.
     statistics
         Statistics of the training split.
     """
@@ -250,7 +252,7 @@ class RadialFeatures(nn.Module):
         self.size = size + statistics.n_attributes
 
     def forward(self, geometry: Geometry) -> Tensor:
-        """Compute features [n_edges, size]: the basis, then the attributes of the edges."""
+        """Compute the edges' features [n_edges, size]: functions of the length, then attributes."""
         lengths = geometry.lengths
         if self.transform is not None:
             assert geometry.elements is not None  # the constructor has checked the store
@@ -268,7 +270,7 @@ SILU_GAIN = 1.6765
 
 
 class EdgeFeatures(NamedTuple):
-    """Edge features that all layers read, and the elements of the atoms.
+    """Edge features that all MACE layers of a batch read, and the element of each atom.
 
     Attributes
     ----------
@@ -278,7 +280,7 @@ class EdgeFeatures(NamedTuple):
         Spherical harmonics of the directions, times the envelope and the scale of a sum [n_edges,
         (max_ell + 1)²].
     elements
-        Row of each atom's element in tables by element [n_atoms].
+        Row of each atom's element in tables with a row per element [n_atoms].
     """
 
     radial: Tensor
@@ -287,7 +289,9 @@ class EdgeFeatures(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """Highest degrees of the features in a layer.
+    """Highest degrees of the equivariant features in the steps of one MACE layer.
+
+    The degree is 0 for scalars and 1 for vectors.
 
     Attributes
     ----------
@@ -311,7 +315,10 @@ class Degrees(NamedTuple):
 
 
 def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
-    """Return for each layer the highest degrees that can arise and influence the last scalars.
+    """Return the highest degrees of features that each MACE layer has to compute.
+
+    The degree is 0 for scalars and 1 for vectors. Higher degrees than the result cannot arise, or
+    do not influence the last layer's scalars.
 
     Parameters
     ----------
@@ -337,7 +344,7 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
 
 
 class RadialWeights(nn.Module):
-    """Weights of each path and channel of an edge, from its radial features.
+    """Weights of an edge's messages, one per path and channel, computed from its radial features.
 
     A path combines degrees of sender, harmonics and message. This follows the paper. HydraGNN also
     uses the scalars of both atoms, which makes messages quadratic in them, so that the output of a
@@ -361,7 +368,7 @@ class RadialWeights(nn.Module):
         self.shape = (paths, width)
 
     def forward(self, radial: Tensor) -> Tensor:
-        """Compute weights [n_edges, n_paths, width]."""
+        """Compute the weights of all edges' messages, [n_edges, n_paths, width]."""
         hidden = functional.silu(self.first(radial)) * SILU_GAIN
         hidden = functional.silu(self.second(hidden)) * SILU_GAIN
         weights: Tensor = self.last(hidden)
@@ -369,7 +376,7 @@ class RadialWeights(nn.Module):
 
 
 class LinearByDegree(nn.Module):
-    """Linear map of ``width`` channels, separate for each degree from 0 to ``highest``.
+    """Linear map of the ``width`` channels of features, separate for each degree up to ``highest``.
 
     Only scalars (degree 0) get a bias.
     """
@@ -386,14 +393,15 @@ class LinearByDegree(nn.Module):
 
 
 class TensorProduct(nn.Module):
-    """Messages: products of the sender's features and the edge's harmonics, weighted by path.
+    """Messages of MACE: weighted products of the sender's features and the edge's harmonics.
 
-    Batatia et al., arXiv:2206.07697, equation 8, without the sum. Channels do not mix.
+    Each path, a combination of three degrees, has weights of its own. Batatia et al.,
+    arXiv:2206.07697, equation 8, without the sum. Channels do not mix.
 
     Parameters
     ----------
     degrees
-        Highest degrees in the layer.
+        Highest degrees of the features in the layer.
     """
 
     def __init__(self, degrees: Degrees) -> None:
@@ -456,7 +464,9 @@ class TensorProduct(nn.Module):
 
 
 class MACELayer(nn.Module):
-    """Sums over neighbours (interaction), and products of these sums, added to the input.
+    """Layer of MACE: sums over neighbours (interaction), and products of these sums.
+
+    The products are added to the layer's input.
 
     Parameters
     ----------
@@ -487,7 +497,7 @@ class MACELayer(nn.Module):
         self.after = LinearByDegree(degrees.products, width)
 
     def forward(self, state: NodeState, features: EdgeFeatures, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars are [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         old = [state.scalars[:, None]]
         if state.tensors is not None:
             for degree in range(1, self.degrees.nodes + 1):
@@ -515,7 +525,7 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
 
 
 class MACE(MessagePassing):
-    """MACE's interactions and product bases, each added to the features before it.
+    """Stack of MACE layers, each of which adds products of neighbour sums to the atoms' features.
 
     The last layer outputs scalars only, as in the paper.
     """
@@ -547,7 +557,7 @@ class MACE(MessagePassing):
         self.degrees = [layer.nodes for layer in plans] + [plans[-1].outputs]
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
-        """Return radial features and harmonics, and each atom's row in tables by element."""
+        """Return the edges' radial features and harmonics, and the element row of each atom."""
         strength = polynomial_envelope(geometry.lengths, self.cutoff, self.exponent) * self.scale
         elements = geometry.elements
         return EdgeFeatures(

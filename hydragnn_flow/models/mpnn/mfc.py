@@ -16,10 +16,11 @@ BLOCK = 32
 
 
 class DegreeClasses(NamedTuple):
-    """Atoms sorted by degree into classes, each of which fills blocks of :data:`BLOCK` rows.
+    """Classes of atoms by degree (number of neighbours), arranged in blocks of rows.
 
-    There are as many blocks as any batch with this many atoms can need. So no shape depends on the
-    degrees, and the host need not wait for an accelerator.
+    Each class fills blocks of :data:`BLOCK` rows. There are as many blocks as any batch with this
+    many atoms can need. So no shape depends on the degrees, and the host need not wait for an
+    accelerator.
 
     Attributes
     ----------
@@ -37,7 +38,9 @@ class DegreeClasses(NamedTuple):
 
 
 def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasses:
-    """Return the degree class of each atom, and an order of rows in which classes fill blocks.
+    """Return the class of each atom by degree (number of neighbours), and an order of their rows.
+
+    In this order each class fills blocks of rows.
 
     Parameters
     ----------
@@ -62,14 +65,16 @@ def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasse
 
 
 class MFCEdges(NamedTuple):
-    """Sums over neighbours, and the degree classes of the atoms."""
+    """Neighbour sums and degree classes of the atoms of a batch, which all MFC layers read."""
 
     neighbours: NeighbourSums
     classes: DegreeClasses
 
 
 class MFConvolution(nn.Module):
-    """Linear map of an atom's features and the sum of neighbours' features, chosen by its degree.
+    """Convolution of MFC: a linear map of an atom's features and its neighbours' summed features.
+
+    The atom's degree (number of neighbours) chooses the map.
 
     Parameters
     ----------
@@ -89,7 +94,7 @@ class MFConvolution(nn.Module):
         self.scale = average_neighbours**-0.5
 
     def forward(self, nodes: Tensor, features: MFCEdges, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         places, of_block, of_atom = features.classes
         inputs = torch.cat([features.neighbours.sum(nodes) * self.scale, nodes], dim=1)
         rows = inputs.new_zeros((of_block.shape[0] * BLOCK, inputs.shape[1]))
@@ -101,26 +106,30 @@ class MFConvolution(nn.Module):
 
 
 class MFC(Convolutions):
-    """MFC layers, which read which atoms are connected, with weights for each degree class.
+    """Stack of MFC layers, whose weights depend on the number of neighbours (degree) of an atom.
 
-    Classes are the degrees between the smallest and the largest of the training split, up to
-    `max_neighbours`. HydraGNN has classes from 0 to `max_neighbours` for any data, and the weights
-    of degrees that never occur stay untrained.
+    Layers read which atoms are connected, but no edge features. Each degree between the smallest
+    and the largest of the training split, up to `max_neighbours`, has weights of its own. HydraGNN
+    has weights for all degrees from 0 to `max_neighbours`, and those of degrees that never occur
+    stay untrained.
     """
 
     def prepare(self) -> None:
-        """Set ``smallest`` and ``largest``, the range of degrees with weights of their own."""
+        """Set ``smallest`` and ``largest``, the range of degrees with weights of their own.
+
+        A degree is a number of neighbours.
+        """
         seen = [degree for degree, n in enumerate(self.statistics.degree_histogram) if n]
         most = self.architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)
         self.smallest = min(min(seen, default=0), most)
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the MFC convolution of one layer, for node features [n_atoms, width]."""
         classes = self.largest - self.smallest + 1
         return MFConvolution(width, classes, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:
-        """Return sums over neighbours, and the degree classes of the atoms."""
+        """Return an object that sums over neighbours, and the degree classes of a batch's atoms."""
         edges = neighbour_sums(geometry)
         return MFCEdges(edges, degree_classes(edges.degrees, self.smallest, self.largest))

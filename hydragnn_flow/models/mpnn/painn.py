@@ -16,7 +16,7 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 
 
 class VectorEdges(NamedTuple):
-    """Edge features that equivariant layers read.
+    """Edge features that the layers of PaiNN and PNAEq read: functions of length, and directions.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class VectorEdges(NamedTuple):
 
 
 class VectorEdgeReader(nn.Module):
-    """Reader of edge features: Bessel functions of the length, attributes, and directions.
+    """Reader of edge features: Bessel functions of the length, other attributes, and directions.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ class Filter(nn.Module):
         self.weight = nn.Parameter(torch.randn(inputs, width) * inputs**-0.5)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [n_edges, inputs] to [n_edges, width]."""
+        """Map edge features [n_edges, inputs] to [n_edges, width]."""
         return features @ self.weight
 
 
 class VectorUpdate(nn.Module):
-    """Update block of the paper, in which an atom's scalars and vectors are combined.
+    """Update block of PaiNN, in which scalars and vectors of the same atom are combined.
 
     Parameters
     ----------
@@ -98,7 +98,10 @@ class VectorUpdate(nn.Module):
         self.gates = QuietLinear(width, (2 if last else 3) * width, 0.5)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
-        """Return the updated state of scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
+        """Return the updated scalars [n_atoms, width] and vectors [n_atoms, 3, width] of the atoms.
+
+        The last layer returns no vectors.
+        """
         left, right = self.mix(vectors).split(self.width, dim=2)
         # On an ideal lattice vectors are zero, where the root alone has no derivative. A smaller
         # constant would give a force that turns within a tiny displacement.
@@ -139,7 +142,7 @@ class PAINNLayer(nn.Module):
         self.update = VectorUpdate(width, last=last)
 
     def forward(self, state: NodeState, features: VectorEdges, geometry: Geometry) -> NodeState:
-        """Return the state after this layer; its tensors are [n_atoms, 3, width]."""
+        """Return the atoms' features after this layer; vectors, if any, are [n_atoms, 3, width]."""
         radial = features.radial
         sent = self.sent(functional.silu(self.hidden(state.scalars))).split(self.width, dim=1)
         scalars = filtered_sum(sent[0][:, None], self.scalar_filter(radial), geometry)[:, 0]
@@ -156,7 +159,7 @@ class PAINNLayer(nn.Module):
 
 
 class PAINN(MessagePassing):
-    """PaiNN's blocks with Bessel functions of the edge length and a cosine cutoff.
+    """Stack of PaiNN layers, with Bessel functions of the edge length and a cosine cutoff.
 
     Sums of messages are divided by the root of the average number of neighbours.
     """
@@ -178,6 +181,6 @@ class PAINN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> VectorEdges:
-        """Return the radial features and directions of the edges."""
+        """Return the radial features and directions of a batch's edges."""
         edges: VectorEdges = self.reader(geometry)
         return edges

@@ -19,7 +19,7 @@ N_SCALERS = 3
 
 
 class WeightedEdges(NamedTuple):
-    """Edge features that all layers read, and the weights of edges.
+    """Edge features that all PNA layers read, and the weights of edges in averages.
 
     Attributes
     ----------
@@ -37,7 +37,10 @@ class WeightedEdges(NamedTuple):
 
 
 class Combination(nn.Module):
-    """Last step of a layer: aggregates scaled by the degree in three ways, and a linear map.
+    """Last step of a PNA layer: a linear map of aggregates that the degree scales in three ways.
+
+    The aggregates are mean, minimum, maximum and deviation over an atom's messages. The degree is
+    the number, perhaps weighted, of its neighbours.
 
     Parameters
     ----------
@@ -66,11 +69,12 @@ class Combination(nn.Module):
 
 
 class PNAConvolution(nn.Module):
-    """Mean, minimum, maximum and deviation over the neighbours; edges have no features.
+    """Convolution of PNA without edge features.
 
-    Like PyG's ``PNAConv`` with one tower, it has one linear map before and one after aggregation.
-    In the map of [h_i | h_j] the term of atom i is the same in all messages to this atom. So the
-    term is added to the aggregates, except to the deviation, which does not depend on it.
+    It takes mean, minimum, maximum and deviation over the neighbours. Like PyG's ``PNAConv`` with
+    one tower, it has one linear map before and one after aggregation. In the map of [h_i | h_j] the
+    term of atom i is the same in all messages to this atom. So the term is added to the aggregates,
+    except to the deviation, which does not depend on it.
 
     Parameters
     ----------
@@ -87,7 +91,7 @@ class PNAConvolution(nn.Module):
         self.combine = Combination(width, mean_log_degree)
 
     def forward(self, nodes: Tensor, features: None, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         own, values = self.receiver(nodes), self.sender(nodes)
         degree = geometry.degree.clamp(min=1.0)
         # Squared before gathering, so once per atom.
@@ -101,7 +105,7 @@ class PNAConvolution(nn.Module):
 
 
 class WeightedPNAConvolution(nn.Module):
-    """PNA convolution over edges with features, weighted by the envelope if edges have lengths.
+    """Convolution of PNA with edge features, in which the envelope weights edges that have lengths.
 
     An atom counts as a neighbour of its own with a zero message. With lengths nothing jumps when an
     atom crosses the cutoff. The energy of a potential is continuous; its forces jump where another
@@ -132,7 +136,7 @@ class WeightedPNAConvolution(nn.Module):
         self.combine = Combination(width, mean_log_degree)
 
     def forward(self, nodes: Tensor, features: WeightedEdges, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Compute the atoms' features after the convolution, [n_atoms, width]."""
         # In place, because no gradient needs these three.
         values = geometry.of_receiver(self.receiver(nodes))
         values = values.add_(geometry.of_sender(self.sender(nodes)))
@@ -154,14 +158,17 @@ def _deviation(mean: Tensor, squares: Tensor) -> Tensor:
 
 
 def mean_log_degree(statistics: DatasetStatistics) -> float:
-    """Return the mean of ln(degree + 1) over the training split's atoms, at least ln 2."""
+    """Return the mean of ln(degree + 1) over the training split's atoms, at least ln 2.
+
+    The degree of an atom is its number of incoming edges.
+    """
     logs = sum(n * math.log(degree + 1) for degree, n in enumerate(statistics.degree_histogram))
     # Below ln 2, if few atoms have neighbours, the scalers would become huge.
     return max(logs / max(sum(statistics.degree_histogram), 1), math.log(2.0))
 
 
 class PNA(Convolutions):
-    """PNA layers, which read which atoms are connected.
+    """Stack of PNA layers, which read which atoms are connected.
 
     They also read lengths if `edge_features` names these, and always in a potential.
     """
@@ -172,16 +179,16 @@ class PNA(Convolutions):
         self.fades = self.architecture.sees_lengths
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the PNA convolution of one layer, for node features [n_atoms, width]."""
         logs = mean_log_degree(self.statistics)
         if not self.reader.size:
             return PNAConvolution(width, logs)
         return WeightedPNAConvolution(width, self.reader.size, logs)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
-        """Return an evaluator of networks on lengths and attributes, and the weights of edges.
+        """Return functions that apply networks to each edge's features, and the weights of edges.
 
-        The result is None if the type reads neither lengths nor attributes.
+        The features are length and attributes. The result is None if layers read neither.
         """
         if not self.reader.size:
             return None

@@ -22,7 +22,7 @@ N_SCALERS = 5
 
 
 class CountedEdges(NamedTuple):
-    """Edge features that all layers read.
+    """Edge features that all PNAEq layers read, and the weighted degree of each atom.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class CountedEdges(NamedTuple):
 
 
 class Aggregation(nn.Module):
-    """Mean, minimum, maximum and deviation of the messages, scaled by the degree in five ways.
+    """Mean, minimum, maximum and deviation of an atom's messages, scaled by degree in five ways.
 
     Messages fade out at the cutoff, and the atom counts as a neighbour of its own with a zero
     message. So nothing jumps when an atom crosses the cutoff; forces jump where another message
@@ -58,7 +58,7 @@ class Aggregation(nn.Module):
         self.logarithm, self.degree = logarithm, degree
 
     def forward(self, messages: Tensor, degree: Tensor, geometry: Geometry) -> Tensor:
-        """Compute the update of scalars [n_atoms, width] from messages [n_edges, width]."""
+        """Compute the update of atoms' scalars [n_atoms, width] from messages [n_edges, width]."""
         mean = geometry.sum_at_receiver(messages) / degree
         squares = geometry.sum_at_receiver(messages.square()) / degree
         lowest, highest = (extreme(messages, geometry, which, own_zero=True) for which in EXTREMES)
@@ -74,7 +74,7 @@ class Aggregation(nn.Module):
 
 
 class PNAEqLayer(nn.Module):
-    """Message block whose messages depend on both atoms, and PaiNN's update block.
+    """Layer of PNAEq: messages that depend on both atoms of an edge, then PaiNN's update block.
 
     Messages are smooth (SiLU) whatever the activation of the heads.
 
@@ -117,7 +117,7 @@ class PNAEqLayer(nn.Module):
         self.update = VectorUpdate(width, last=last)
 
     def forward(self, state: NodeState, features: CountedEdges, geometry: Geometry) -> NodeState:
-        """Return the state after this layer; its tensors are [n_atoms, 3, width]."""
+        """Return the atoms' features after this layer; vectors, if any, are [n_atoms, 3, width]."""
         edges, nodes = features.edges, state.scalars
         hidden = functional.silu(
             geometry.of_receiver(self.receiver(nodes))
@@ -138,7 +138,7 @@ class PNAEqLayer(nn.Module):
 
 
 class PNAEq(MessagePassing):
-    """PNAEq with Bessel functions of the edge length and a cosine cutoff."""
+    """Stack of PNAEq layers, with Bessel functions of the edge length and a cosine cutoff."""
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
@@ -160,5 +160,5 @@ class PNAEq(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> CountedEdges:
-        """Return radial features and directions of edges, and degrees of atoms."""
+        """Return radial features and directions of edges, and the weighted degree of each atom."""
         return CountedEdges(self.reader(geometry), geometry.coordination + 1.0)

@@ -15,14 +15,14 @@ from hydragnn_flow.models.mpnn.pna import (
 
 
 class PNAPlus(Convolutions):
-    """PNA with Bessel functions of the length, which also gate the messages.
+    """Stack of PNA layers that read Bessel functions of the length and gate messages by them.
 
     In HydraGNN messages fade with these functions. Here the same envelope also weights each edge in
     the mean, the deviation and the degree.
     """
 
     def prepare(self) -> None:
-        """Set the reader of edge features and the exponent of the envelope."""
+        """Set ``reader``, which reads edge features, and the ``exponent`` of the envelope."""
         size = self.architecture.num_radial
         self.exponent = self.architecture.envelope_exponent
         # The highest Bessel function has a wavelength of two cutoffs divided by the number of
@@ -36,14 +36,14 @@ class PNAPlus(Convolutions):
         )
 
     def convolution(self, width: int) -> nn.Module:
-        """Return one layer's convolution, for node features [n_atoms, width]."""
+        """Return the PNAPlus convolution of one layer, for node features [n_atoms, width]."""
         logs = mean_log_degree(self.statistics)
         return WeightedPNAConvolution(width, self.reader.size, logs, gated=True)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
-        """Return an evaluator of networks on lengths and attributes, and the weights of edges.
+        """Return functions that apply networks to each edge's features, and the weights of edges.
 
-        The weights are the polynomial envelope.
+        The features are length and attributes. The weights are the polynomial envelope.
         """
         envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
         degree = geometry.sum_at_receiver(envelope) + 1.0

@@ -23,7 +23,7 @@ class ShiftedSoftplus(nn.Module):
 
 
 class SchNetLayer(nn.Module):
-    """Interaction block with the paper's residual connection.
+    """Layer of SchNet: an interaction block, whose output is added to the atom's features.
 
     Sums of messages are divided by the root of the average number of neighbours; in the paper the
     weights have to learn that scale.
@@ -65,7 +65,7 @@ class SchNetLayer(nn.Module):
         self.displacement = Displacement(filters, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
-        """Return the node state after this layer; scalars stay [n_atoms, width]."""
+        """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         edges = features.at(state)
         nodes = self.before(state.scalars) * self.scale
         messages = geometry.of_sender(nodes) * edges.functions.of(self.filter)
@@ -77,7 +77,7 @@ class SchNetLayer(nn.Module):
 
 
 class SchNet(MessagePassing):
-    """SchNet's interaction blocks with Gaussians of the edge length.
+    """Stack of SchNet's interaction blocks, which read Gaussians of the edge length.
 
     With `equivariance` all layers but the last one also move the atoms; nothing reads positions
     after the last.
@@ -101,9 +101,9 @@ class SchNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> Edges:
-        """Return the edges with an evaluator of networks on lengths and attributes.
+        """Return a batch's edges, with a function that applies a network to each edge's features.
 
-        The evaluator's results fade to zero at the cutoff.
+        The features are length and attributes. The function's results fade to zero at the cutoff.
         """
         envelope = geometry.envelope
         return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)

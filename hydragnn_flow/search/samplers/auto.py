@@ -42,7 +42,7 @@ segments."""
 
 
 class Proposals(NamedTuple):
-    """Trials that a process proposes, and the time that it took to compute them."""
+    """Parameters of proposed trials, and the time that it took to compute them."""
 
     values: list[Values]
     seconds: float
@@ -50,10 +50,10 @@ class Proposals(NamedTuple):
 
 
 class Background(Protocol):
-    """Process that proposes trials next to the driver."""
+    """Interface of a process beside the driver that proposes trials by a Gaussian process."""
 
     def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
-        """Call `Proposer.propose` in the process; return a future of the proposals.
+        """Request new trials from `Proposer.propose` in the process; return a future of them.
 
         The future raises `ProcessDied` if the process ends without an answer.
         """
@@ -61,14 +61,14 @@ class Background(Protocol):
     def continues(
         self, known: Known, running: Running, row: int, wanted: int, seed: int
     ) -> Future[bool]:
-        """Call `Proposer.continues` in the process; return a future of its answer."""
+        """Request a verdict of `Proposer.continues` on a trial; return a future of the verdict."""
 
     def close(self) -> None:
-        """End the process; it is gone when this returns."""
+        """End the process that proposes; it is gone when this method returns."""
 
 
 class BackgroundProposer:
-    """Separate process that runs a `Proposer`, with low priority and one thread.
+    """Separate process in which a `Proposer` proposes trials, with low priority and one thread.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class BackgroundProposer:
 
     @property
     def pid(self) -> int:
-        """Process id of the child."""
+        """Process id of the separate process."""
         return self._process.pid
 
     def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
@@ -120,9 +120,10 @@ class BackgroundProposer:
 
 
 class Supply:
-    """Source of proposals and verdicts of the process that proposes.
+    """Source of proposed trials for the driver, and of verdicts on whether trials continue.
 
-    Proposals are computed on request if trials are long, and made ahead if they are short.
+    Both come from a process beside the driver. Proposals are computed on request if trials are
+    long, and made ahead if they are short.
 
     A proposal on request takes every result into account. It is computed in 0.1 s to 4 s, for which
     the driver waits if neither it nor the machine is idle for much of the time. Otherwise the
@@ -153,7 +154,7 @@ class Supply:
         self._begun[number] = self._clock()
 
     def ended(self, number: int) -> None:
-        """Record that a trial ends now."""
+        """Record that a trial ends now, to measure how long trials take."""
         start = self._begun.pop(number, None)
         if start is not None:
             self._ended += 1
@@ -161,7 +162,10 @@ class Supply:
 
     @property
     def patience(self) -> float:
-        """Longest time to wait for a proposal or a verdict now [s]; 0 before a trial has ended."""
+        """Longest time that the driver may wait for a proposal or a verdict now [s].
+
+        It is 0 before the first trial has ended.
+        """
         if not self._ended:
             return 0.0
         mean = self._trial_seconds / self._ended
@@ -169,7 +173,10 @@ class Supply:
 
     @property
     def judges(self) -> bool:
-        """True if a verdict can be waited for: trials are long, and none is being computed."""
+        """True if the driver may wait for a verdict on a trial now.
+
+        That needs trials so long that the wait hardly matters, and no other verdict in progress.
+        """
         free = self._verdict is None or self._verdict.done()
         return free and self.patience > self._cost
 
@@ -209,7 +216,9 @@ class Supply:
     def continues(
         self, known: Known, running: Running, row: int, wanted: int, seed: int
     ) -> bool | None:
-        """Return `Proposer.continues`, or None if that takes too long.
+        """Return the verdict of `Proposer.continues` on a trial, or None if that takes too long.
+
+        True means that the trial should train on.
 
         Raises
         ------
@@ -277,7 +286,7 @@ _Answer = TypeVar("_Answer")
 
 
 class AutoSampler(BatchedTPESampler):
-    """Sampler that begins with quasi-random points, goes on with a Gaussian process, then with TPE.
+    """Default sampler: quasi-random trials first, then a Gaussian process, TPE in large studies.
 
     The Gaussian process models the whole space, conditions included, in a separate process. The
     driver waits for its proposal only if trials last so long that the wait does not matter;
@@ -323,7 +332,7 @@ class AutoSampler(BatchedTPESampler):
         self._supply = Supply(lambda: background(space, self._objectives, rung_epochs), clock)
 
     def close(self) -> None:
-        """End the separate process; from then on batched TPE proposes."""
+        """End the process of the Gaussian process; from then on batched TPE proposes."""
         self._handed_over = True
         self._proposer = None
         self._supply.close()
@@ -342,7 +351,7 @@ class AutoSampler(BatchedTPESampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions of the parameters that `sample_relative` will propose.
+        """Return Optuna's distribution of each parameter that `sample_relative` will propose.
 
         They are those of the whole space, or, for a proposal of batched TPE, the sampler's own.
         """
@@ -356,7 +365,7 @@ class AutoSampler(BatchedTPESampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the values of the next trial by parameter.
+        """Return the parameter values of the next trial, by dotted path.
 
         They are quasi-random, or proposed by the Gaussian process or by batched TPE.
         """
@@ -391,11 +400,12 @@ class AutoSampler(BatchedTPESampler):
         return self._cube.decode(self._quasi_random[number])
 
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
-        """Return `Proposer.continues` for a trial with its newest report.
+        """Return True if a trial at a rung should train on, False if it should stop there.
 
-        None if the Gaussian process cannot tell: there are several objectives, fewer trials than
-        are wanted are complete, the report is infinite, batched TPE proposes, or trials are too
-        short to wait for the answer.
+        The Gaussian process decides by the trial's newest report (`Proposer.continues`). The answer
+        is None if it cannot tell: there are several objectives, fewer than ``wanted`` trials are
+        complete, no report of the trial is finite, batched TPE proposes, or there is no time to
+        wait for the answer.
         """
         if (
             self._handed_over

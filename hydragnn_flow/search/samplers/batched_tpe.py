@@ -44,7 +44,10 @@ _Space = dict[str, BaseDistribution]
 
 
 class Density(_ParzenEstimator):
-    """Density of Optuna's TPE with kernels at least a thirtieth of a parameter's range wide."""
+    """Kernel density estimate of Optuna's TPE sampler, with kernels of a minimum width.
+
+    Each kernel is at least a thirtieth of its parameter's range wide.
+    """
 
     def _calculate_numerical_distributions(
         self,
@@ -64,7 +67,11 @@ class Density(_ParzenEstimator):
 
 
 class Liar(Density):
-    """Density of a suggestion that counts as a running trial: the prior, and a narrow kernel."""
+    """Density around one suggestion, which keeps the later suggestions of a batch away from it.
+
+    The suggestion counts as a running trial (a constant liar). Half of the density is the prior,
+    the other half a narrow kernel.
+    """
 
     @staticmethod
     def _widths(kernels: Any) -> NDArray[np.float64]:
@@ -73,13 +80,13 @@ class Liar(Density):
 
 
 class BatchedTPESampler(TPESampler):
-    """Optuna's TPE sampler with one fit for a batch of suggestions.
+    """Sampler by tree-structured Parzen estimators (TPE), with one fit for several suggestions.
 
-    It is ``TPESampler(multivariate=True, group=True, constant_liar=True)`` with these differences:
-    One fit serves a batch, and each suggestion counts as a running trial for the next 64 of the
-    batch. A trial that waits for promotion counts as pruned at its rung. The density of trials that
-    are not good uses a sample of 256 if there are more. The least width of a kernel is larger than
-    Optuna's; with Optuna's width, a batch of one suggests the same as Optuna's sampler.
+    It is Optuna's ``TPESampler(multivariate=True, group=True, constant_liar=True)`` with these
+    differences: One fit serves a batch, and each suggestion counts as a running trial for the next
+    64 of the batch. A trial that waits for promotion counts as pruned at its rung. The density of
+    trials that are not good uses a sample of 256 if there are more. The least width of a kernel is
+    larger than Optuna's; with Optuna's width, a batch of one suggests the same as Optuna's sampler.
 
     Parameters
     ----------
@@ -134,7 +141,7 @@ class BatchedTPESampler(TPESampler):
         self._queue.clear()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> _Space:
-        """Return the distributions of the parameters of ended trials, by parameter.
+        """Return Optuna's distribution of each parameter that ended trials have, by name.
 
         Parameters with a single possible value are left out.
         """
@@ -144,7 +151,7 @@ class BatchedTPESampler(TPESampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: _Space
     ) -> dict[str, Any]:
-        """Return the next suggestion of the batch by parameter; fit a new batch if none is left."""
+        """Return the parameter values of the next suggestion; fit a new batch if none is left."""
         self._refresh(study, trial)
         chosen = self._next(search_space)
         if chosen is None:
@@ -177,7 +184,7 @@ class BatchedTPESampler(TPESampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Add an ended trial to the count of trials that ended since the last fit."""
+        """Count a trial that has ended; the count decides when suggestions are outdated."""
         self._ended += 1
         super().after_trial(study, trial, state, values)
 

@@ -28,7 +28,7 @@ Running = Sequence[Mapping[str, Any]]
 
 
 class KnownTrial(NamedTuple):
-    """Trial of which something is known."""
+    """Trial whose loss is known at the end or at a rung, with its parameters."""
 
     values: Mapping[str, Any]
     """Parameters by dotted path."""
@@ -81,7 +81,7 @@ class UnitCube:
         return len(self.domains)
 
     def branches(self) -> list[Branch]:
-        """Return the branches: one for each choice of a parameter that a condition names."""
+        """Return one branch (subspace) for each choice of a parameter that a condition names."""
         asked = {other for when in self._when.values() for other in when}
         return [
             Branch(self._column[name], (value + 0.5) / count)
@@ -100,7 +100,7 @@ class UnitCube:
         return points
 
     def decode(self, point: Floats) -> Values:
-        """Decode a point [n_parameters] into the values of the parameters that exist there."""
+        """Decode a point [n_parameters] into parameter values by dotted path; NaN is left out."""
         return {
             name: self._value(name, unit)
             for name, unit in zip(self.domains, point, strict=True)
@@ -132,7 +132,7 @@ class UnitCube:
         return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
     def snap(self, points: Floats) -> Floats:
-        """Return points moved to the nearest possible values; absent parameters become NaN.
+        """Return points moved to the nearest values of the space; absent parameters become NaN.
 
         Parameters
         ----------

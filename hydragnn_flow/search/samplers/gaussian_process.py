@@ -29,7 +29,7 @@ _SEED_CORRELATION = 0.6
 
 
 class Rows(NamedTuple):
-    """Known values: each belongs to a rung and to a trial."""
+    """Values that trials have reached at rungs, one in each row: the data of a Gaussian process."""
 
     features: Floats
     """Features of the trial [n, n_features], each in 0..1."""
@@ -42,12 +42,13 @@ class Rows(NamedTuple):
 
 
 class GaussianProcess:
-    """Gaussian process of values at the rungs of trials, with the most probable hyper-parameters.
+    """Gaussian-process model of the values that trials reach at rungs and at their end.
 
-    Values at the last rung have a Matérn 5/2 kernel and noise. One at an earlier rung is the value
-    at the end times a gain, plus the gaps from each rung to the next. Gaps depend on the parameters
-    by a Matérn kernel with other lengths (after Kennedy and O'Hagan, Biometrika 87, 1 (2000)). So a
-    rung where other trials are good than at the end teaches little. The noise of one trial is
+    The hyper-parameters are the most probable ones. Values at the last rung have a Matérn 5/2
+    kernel and noise. The value at an earlier rung is the value at the end times a gain, plus the
+    gaps from each rung to the next. Gaps depend on the parameters by a Matérn kernel with other
+    lengths (after Kennedy and O'Hagan, Biometrika 87, 1 (2000)). So a rung teaches little if the
+    trials that are good there differ from those that are good at the end. The noise of one trial is
     correlated over its rungs. Each rung has a mean of its own.
 
     The logarithms of the hyper-parameters have normal priors: of a length for each parameter of the
@@ -82,7 +83,7 @@ class GaussianProcess:
         self._root, self._weights = np.empty((0, 0)), np.empty(0)
 
     def fit(self, rows: Rows) -> None:
-        """Fit the hyper-parameters to known values, by maximising their posterior density."""
+        """Fit the hyper-parameters of the process to known values, by largest posterior density."""
         # Started from the last fit as well, since the posterior has several maxima.
         found = [
             minimize(
@@ -121,7 +122,7 @@ class GaussianProcess:
         self._weights = known.T @ (known @ rows.values)
 
     def believe(self, point: Floats) -> None:
-        """Add one more pending point [n_features], whose value is not known yet."""
+        """Condition the process on one more pending point [n_features], without a known value."""
         row = self._root @ self._cross(point[None])[:, 0]
         rest = math.sqrt(max(self._variance() + self.noise - float(row @ row), _SMALLEST_VARIANCE))
         self._root = np.block(
@@ -133,7 +134,7 @@ class GaussianProcess:
         self._add(point[None])
 
     def predict(self, points: Floats, trials: Integers | None = None) -> tuple[Floats, Floats]:
-        """Predict values at the last rung: mean [n] and standard deviation [n].
+        """Predict the values of points at the last rung: mean [n] and standard deviation [n].
 
         Parameters
         ----------
@@ -155,7 +156,7 @@ class GaussianProcess:
 
     @property
     def noise(self) -> float:
-        """Variance of the noise at the last rung."""
+        """Variance of the noise of a trial's standardised value at the last rung."""
         return float(np.exp(self._logs[-1]))
 
     def _variance(self) -> float:

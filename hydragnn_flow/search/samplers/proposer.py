@@ -48,19 +48,19 @@ _DRAWN = norm.ppf(qmc.Sobol(3, seed=0).random(64))
 
 
 class Proposer:
-    """Gaussian-process model of the search that proposes trials from finished and running ones.
+    """Proposer of trials: a Gaussian-process model of the losses of finished and running trials.
 
     A proposal has the largest expected improvement over the smallest expected loss of a known
     trial, so a branch of the space (one choice of a parameter) with nothing left to gain is
     abandoned. Running trials count with their expected loss at the end (the Kriging believer of
     Ginsbourger et al., 2010).
 
-    Each objective has a process of its own. For every proposal they get other weights, and the loss
-    is the largest weighted one plus a twentieth of their sum, so proposals spread along the Pareto
-    front (ParEGO: Knowles, IEEE Trans. Evol. Comput. 10, 50 (2006)). The mean and the standard
-    deviation of that loss come from draws of all objectives (Daulton et al., NeurIPS 2020,
-    arXiv:2006.05078). Each limit has a process, too, and the improvement counts with the
-    probability that the limits hold (Gardner et al., ICML 2014).
+    Each objective has a Gaussian process of its own. For every proposal the objectives get other
+    weights, and the loss is the largest weighted objective plus a twentieth of their sum, so
+    proposals spread along the Pareto front (ParEGO: Knowles, IEEE Trans. Evol. Comput. 10, 50
+    (2006)). The mean and the standard deviation of that loss come from draws of all objectives
+    (Daulton et al., NeurIPS 2020, arXiv:2006.05078). Each limit has a process, too, and the
+    improvement counts with the probability that the limits hold (Gardner et al., ICML 2014).
 
     The process of the first objective knows the losses at all rungs, of trials that run or were
     stopped early, too, and predicts losses at the last one.
@@ -92,12 +92,14 @@ class Proposer:
         """Number of times that the hyper-parameters were fitted."""
 
     def propose(self, known: Known, running: Running, count: int, seed: int) -> list[Values]:
-        """Return the parameters of the next trials; each proposal counts as running for later ones.
+        """Return the parameters of the next ``count`` trials, by dotted path.
+
+        Each proposal counts as a running trial for the later ones.
 
         Parameters
         ----------
         known
-            Trials of which something is known, at least one.
+            Trials with a loss known at the end or at a rung, at least one.
         running
             Parameters of each trial that runs.
         count
@@ -123,12 +125,12 @@ class Proposer:
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
     def continues(self, known: Known, running: Running, row: int, wanted: int, seed: int) -> bool:
-        """Return True if a known trial gains as much by each further epoch as a new one would.
+        """Return True if training a trial on promises as much gain per epoch as starting a new one.
 
-        The gain is the expected improvement, at the end of the training, over the last of as many
-        trials as are ``wanted``. That of a trial counts by the epochs that it has left, and that of
-        the best new one by those of a whole training, as if that were never stopped. Single
-        objective only.
+        The gain is the expected improvement, at the end of the training, over the loss of the trial
+        with rank ``wanted``. The trial's gain is divided by the epochs that it has left, and the
+        gain of the best new trial by all epochs of a training, as if it were never stopped early.
+        There must be a single objective.
 
         Parameters
         ----------
@@ -137,8 +139,8 @@ class Proposer:
         row
             Position of the trial in ``known``.
         wanted
-            Number of good trials that the search has to find. If fewer are known to be within all
-            limits, the trial continues.
+            Number of good trials that the search has to find. If fewer complete trials are within
+            all limits, the trial continues.
         """
         points, pending = self._encode(known), self._cube.encode(running)
         losses = self._learn(points, known, self._cube.features(pending), row)
@@ -329,9 +331,10 @@ def _log_improvement(least: float, mean: Floats, deviation: Floats) -> Floats:
 
 
 def log_gain(z: Floats) -> Floats:
-    """Return the logarithm of the mean of max(z - x, 0) for standard normal x, at each z [n].
+    """Return the logarithm of the expected improvement at each standardised distance ``z`` [n].
 
-    It stays exact where the mean itself would underflow.
+    The improvement is the mean of max(z - x, 0) for standard normal x. The logarithm stays exact
+    where the mean itself would underflow.
     """
     near, far = np.maximum(z, -1), np.minimum(z, -1)
     direct = np.log(np.exp(_log_density(near)) + near * ndtr(near))

@@ -20,19 +20,21 @@ from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
 
 class RuledSampler(BaseSampler):
-    """Sampler that moves proposals of another one to the nearest that meet the rules of a search.
+    """Optuna sampler that wraps another one and changes its proposals to meet the search's rules.
 
-    Only parameters that broken rules name, or rules that share a parameter with those, are moved.
-    Values that a trial has already, as one that was enqueued, are kept.
+    Rules are the conditions of `search.where`, such as ``hidden_dim <= 4 * num_radial``. A proposal
+    that breaks one is moved to the nearest point found that meets all. Only parameters of broken
+    rules move, and those of rules linked to them by a common parameter. Values that a trial has
+    already, such as enqueued ones, are kept.
 
     Parameters
     ----------
     sampler
-        Sampler that proposes.
+        Sampler whose proposals are changed.
     config
         Space and rules of the search.
     seed
-        Seed of the moves.
+        Seed of the random moves of proposals.
     """
 
     def __init__(self, sampler: BaseSampler, config: SearchConfig, seed: int) -> None:
@@ -43,13 +45,16 @@ class RuledSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions of all parameters of the space."""
+        """Return Optuna's distribution of every parameter of the search space, by dotted path."""
         return self._cube.domains
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> Values:
-        """Return the values of all parameters that exist in a trial; they meet the rules."""
+        """Return the wrapped sampler's proposal for a trial, changed so that it meets the rules.
+
+        The proposal has a value, by dotted path, of every parameter that exists in the trial.
+        """
         sampler = self._sampler
         trial = copy(study._storage.get_trial(trial._trial_id))  # with what it has by now
         fixed = {**trial.params, **trial.system_attrs.get(FIXED, {})}
@@ -75,11 +80,11 @@ class RuledSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
     ) -> Any:
-        """Return a value of the other sampler."""
+        """Return the wrapped sampler's value of one parameter of a trial."""
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Tell the other sampler that a trial begins."""
+        """Tell the wrapped sampler that a trial begins."""
         self._sampler.before_trial(study, trial)
 
     def after_trial(
@@ -89,16 +94,19 @@ class RuledSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Tell the other sampler that a trial has ended."""
+        """Tell the wrapped sampler that a trial has ended."""
         self._sampler.after_trial(study, trial, state, values)
 
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
-        """Return whether the other sampler lets a trial continue; None if it cannot tell."""
+        """Return True if the wrapped sampler lets a trial train on; None if it cannot tell.
+
+        ``wanted`` is the number of good trials that the search has to find.
+        """
         judge = getattr(self._sampler, "continues", None)
         return None if judge is None else judge(study, trial, wanted)
 
     def close(self) -> None:
-        """End the process of the other sampler, if it has one."""
+        """End the process of the wrapped sampler, if it has one."""
         getattr(self._sampler, "close", lambda: None)()
 
     def _broken(self, values: Mapping[str, Any]) -> int:
@@ -155,9 +163,10 @@ def sampler_of(
     chosen: str | Mapping[str, Any] | None = None,
     rung_epochs: Sequence[int] = (1,),
 ) -> BaseSampler:
-    """Build the sampler of a search, or another one ``chosen``, which keeps its rules if any.
+    """Build the sampler of a search, so that its proposals meet the search's rules, if any.
 
-    ``rung_epochs`` are the epochs at which trials are judged, the end of a training last.
+    ``chosen`` names another sampler than ``config`` does. ``rung_epochs`` are the epochs at which
+    trials are judged, the end of a training last.
 
     Raises
     ------

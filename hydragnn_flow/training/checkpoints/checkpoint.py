@@ -49,12 +49,14 @@ class Damaged(InputError):
 
 
 class Rows:
-    """Tensor whose rows are divided among shards; slicing reads only the rows asked for.
+    """Tensor of a checkpoint whose rows are divided among several files, called shards.
+
+    Slicing the tensor reads only the rows that are asked for.
 
     Parameters
     ----------
     pieces
-        Rows of each shard in order, in memory or mapped from a file.
+        Rows in each shard, in order, as tensors in memory or mapped from files.
     """
 
     def __init__(self, pieces: list[Tensor]) -> None:
@@ -74,7 +76,7 @@ class Rows:
 
 
 def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, dict[str, Tensor]]:
-    """Split a checkpoint's content into replicated content and this rank's rows of sharded tensors.
+    """Divide a checkpoint's content into what all ranks have and this rank's rows of tensors.
 
     Parameters
     ----------
@@ -86,7 +88,7 @@ def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, 
     Returns
     -------
     state, rows
-        Content with empty tensors for sharded ones, and the rows by path of their tensor.
+        Content in which sharded tensors are empty, and this rank's rows by path of their tensor.
     """
     found: dict[str, Tensor] = {}
 
@@ -102,7 +104,7 @@ def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, 
 def joined(
     state: dict[str, Any], folder: Path, remedy: str, share: tuple[int, int], *, lazily: bool
 ) -> dict[str, Any]:
-    """Return a checkpoint's content with the tensors of its shards put back.
+    """Return a checkpoint's content, complete with the tensors of its shards (further files).
 
     Parameters
     ----------
@@ -145,17 +147,17 @@ def joined(
 
 
 def new_folder(checkpoint: Path) -> str:
-    """Return a unique folder name for the shards of a checkpoint."""
+    """Return a unique name for the folder of a checkpoint's shards (further files)."""
     return f"{checkpoint.stem}-{uuid.uuid4().hex[:12]}{SUFFIX}"
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Return the path of the shard with index ``part``, in the folder of a checkpoint's shards."""
+    """Return the path of shard number ``part`` in the folder of a checkpoint's shards."""
     return folder / f"part-{part:05d}.pt"
 
 
 def checksum(file: Path) -> int:
-    """Return a file's CRC-32; for a file that ends with its own CRC-32, that value."""
+    """Return the CRC-32 of a file; if the file ends with its own CRC-32, that value."""
     crc, end = 0, b""
     with open_regular(file) as content:
         while chunk := content.read(2**24):
@@ -165,7 +167,9 @@ def checksum(file: Path) -> int:
 
 
 def folder_of(checkpoint: Path) -> Path | None:
-    """Return the folder of a checkpoint's shards; None if it has none, is damaged or is absent.
+    """Return the folder of a checkpoint's shards (further files that hold its tensors).
+
+    The result is None if the checkpoint has no shards, is damaged or does not exist.
 
     Raises
     ------
@@ -187,7 +191,7 @@ def folder_of(checkpoint: Path) -> Path | None:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Delete a checkpoint, then its shards unless another checkpoint names them too.
+    """Delete a checkpoint file, then its shards unless another checkpoint names them too.
 
     Raises
     ------
@@ -200,7 +204,9 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def remove_parts(parts: Path | None) -> None:
-    """Delete a folder of shards, unless it is None or a checkpoint beside it names it.
+    """Delete the folder of a checkpoint's shards, unless a checkpoint beside it names it.
+
+    Nothing happens if ``parts`` is None.
 
     Raises
     ------
@@ -212,7 +218,7 @@ def remove_parts(parts: Path | None) -> None:
 
 
 def sweep_parts(folder: Path, seconds: float) -> None:
-    """Delete shards that no checkpoint names, left by writers that were killed.
+    """Delete the shards in a folder that no checkpoint names, left by writers that were killed.
 
     Parameters
     ----------
@@ -305,14 +311,14 @@ _logger = logging.getLogger(__name__)
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
-    """Write ``state`` to ``path``, whole or not at all; returns the checksum at its end.
+    """Write a checkpoint file, whole or not at all; return the CRC-32 at its end.
 
     Parameters
     ----------
     path
         Name of the checkpoint file.
     state
-        Tensors and plain Python values only.
+        Content to write: tensors and plain Python values only.
 
     Raises
     ------
@@ -326,7 +332,9 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoint files in a folder, of all attempts (sendings of a job) that left one.
+    """Return the paths of all checkpoint files in the folder of a trial or member.
+
+    Each attempt at a segment (one sending of a job) may have left one.
 
     Raises
     ------
@@ -366,7 +374,9 @@ def load_checkpoint(
     lazily: bool = False,
     known: Mapping[str, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Read a checkpoint with ``weights_only=True``; all tensors are on the host.
+    """Return the content of a checkpoint, shards included, with all tensors on the host.
+
+    Torch reads it with ``weights_only=True``, so that the file cannot run code.
 
     Parameters
     ----------
@@ -416,7 +426,9 @@ def load_checkpoint(
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
-    """Read one checkpoint file without its shards; raises torch's errors or ValueError.
+    """Return the content of one checkpoint file without its shards.
+
+    Faults of the file raise torch's errors, OSError or ValueError.
 
     Parameters
     ----------
@@ -443,12 +455,12 @@ def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dic
 def furthest(
     files: Sequence[Path], read: Callable[[Path], dict[str, Any]] = load_checkpoint
 ) -> tuple[Path, dict[str, Any]] | None:
-    """Return the checkpoint with the most training, and its content; None if there are none.
+    """Return path and content of the checkpoint with the most training; None if there is none.
 
     Parameters
     ----------
     files
-        Candidates. Damaged or deleted ones are logged and skipped.
+        Paths of the checkpoints to compare. Damaged or deleted ones are logged and skipped.
     read
         Function that reads a checkpoint.
 
@@ -480,7 +492,7 @@ def furthest(
 def named_or_furthest(
     path: Path, read: Callable[[Path], dict[str, Any]] = load_checkpoint
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the checkpoint at ``path`` or, if it is gone, the furthest one, and its content.
+    """Return path and content of the checkpoint at ``path`` or, if it is gone, of the furthest.
 
     The furthest checkpoint is the one with the most training in the folder. An attempt that was
     wrongly taken for lost may have replaced the file by its own. ``read`` is the same as in

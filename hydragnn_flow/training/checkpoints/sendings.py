@@ -54,7 +54,7 @@ _AS_WELL = {"accumulation_steps", "ddp", "sharding", "task_parallel"}
 
 
 class Sending:
-    """Attempt at a segment (one sending of a job): checkpoint to resume from, and to write.
+    """Attempt at a segment (one sending of a job), which reads and writes its checkpoints.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Sending:
     def begin(
         self, world: World, device: torch.device, *, lazily: bool = False
     ) -> dict[str, Any] | None:
-        """Return the content of the checkpoint to resume from; None if there is none.
+        """Return the content of the checkpoint to resume this attempt from; None if there is none.
 
         It is the latest one of this training, or else the trial's checkpoint that a member starts
         from. This is a collective call that returns the same checkpoint on every rank.
@@ -108,7 +108,7 @@ class Sending:
         return None if found is None else found[1]
 
     def write(self, state: dict[str, Any]) -> None:
-        """Write ``state`` to the checkpoint of this attempt, then delete older checkpoints.
+        """Write ``state`` to the checkpoint file of this attempt, then delete older checkpoints.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Sending:
         world: World,
         device: torch.device,
     ) -> dict[str, Any]:
-        """Write this rank's shards of a checkpoint (collective).
+        """Write this rank's shards (files beside the checkpoint file) of a checkpoint (collective).
 
         Parameters
         ----------

@@ -69,7 +69,7 @@ def _beside(model: nn.Module, name: str) -> str:
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
-    """Write the weights that trials begin with to the file ``path``.
+    """Write initial weights, with which trials begin, to the file ``path``.
 
     ``is_whole`` is true if ``weights`` has all tensors of the network's state dict.
     """
@@ -84,7 +84,7 @@ def begin_with(
     device: torch.device,
     world: World,
 ) -> None:
-    """Load the weights of a file into a network, in place (collective).
+    """Load the initial weights in a file into a network, in place (collective).
 
     If a potential keeps its heads, the reference energies of the elements are fitted to the new
     data, because data sets count energies from different zeros.
@@ -119,7 +119,7 @@ def begin_with(
 def check_weights(
     model: Model, weights: Mapping[str, Tensor], source: object, heads: str = "keep"
 ) -> None:
-    """Refuse weights of another network.
+    """Raise an error unless weights have the names and shapes of a network's tensors.
 
     Parameters
     ----------
@@ -208,8 +208,8 @@ def _some_of(
 
 
 def weights_of(model: Model, state: Mapping[str, Tensor], heads: str) -> dict[str, Tensor]:
-    """Return the tensors of a state dict that a model begins with, by name.
+    """Return the tensors of a state dict that a network takes over from trained weights, by name.
 
-    If ``heads`` is ``keep`` these are all of them, if it is ``new`` those of the encoder.
+    If ``heads`` is ``keep`` these are all tensors; if it is ``new`` they are those of the encoder.
     """
     return {k: v for k, v in state.items() if heads == "keep" or model.is_of_encoder(k)}

@@ -32,7 +32,7 @@ _OF_ATOMS, _OF_EDGES = ("x", "pos", "pe"), ("edge_attr", "rel_pe")
 
 @dataclass(frozen=True)
 class FusedBatch:
-    """Padded batch of several members.
+    """Batch of several fused trainings (members), padded to equally many rows for each.
 
     Attributes
     ----------
@@ -49,7 +49,10 @@ class FusedBatch:
     counted: Mapping[str, Tensor]
 
     def on(self, device: torch.device) -> FusedBatch:
-        """Return a copy on the device, copied asynchronously; on a CPU the batch itself."""
+        """Return a copy of the batch on a device, copied asynchronously.
+
+        On a CPU the batch itself is returned.
+        """
         if device.type == "cpu":
             return self
         return FusedBatch(
@@ -60,7 +63,10 @@ class FusedBatch:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return host values copied asynchronously to the device; on a CPU, the values themselves."""
+    """Return a copy of a host tensor on a device, copied asynchronously.
+
+    On a CPU the tensor itself is returned.
+    """
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -98,7 +104,7 @@ class _Filled:
 
 
 def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float) -> FusedBatch:
-    """Pad the batch of several members' steps, so that all members have equally many rows.
+    """Pad a batch of several fused trainings (members), so that each has equally many rows.
 
     Parameters
     ----------
@@ -196,12 +202,12 @@ class FusedMember(Trainer):
     """Trainer of one of several fused networks, whose gradients are computed together."""
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Yield an empty list for each step: batches of all members are read together elsewhere."""
+        """Yield an empty list for each step, as the batches of all members are read elsewhere."""
         for _ in steps:
             yield []
 
     def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Take a step without the other members; return its loss and the gradient's norm."""
+        """Take a training step of this member alone; return its loss and gradient norm, scalars."""
         self.model.train()
         return self.train_step(step, moved(self.train.batch(step.of_rank(0)), self.device))
 
@@ -229,7 +235,7 @@ class Stack:
         self._trained = [weight for member in members for weight in member.parallel.weights]
 
     def gradients(self, batch: FusedBatch) -> Tensor:
-        """Set the gradients of all members' weights in place; return the losses, [n_members].
+        """Compute the gradients of all members' weights in place; return their losses, [n_members].
 
         Each member's loss is that on its own graphs of the batch.
         """

@@ -32,7 +32,7 @@ def run_fused(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> list[TrainingOutcome]:
-    """Train several segments of one shape together, each as :func:`run_segment` does.
+    """Train several segments (jobs) of one shape in one process, each as :func:`run_segment` does.
 
     If fused training is impossible or not faster, the segments end as interrupted, with a reason
     that begins with :data:`.APART`, and can continue separately.

@@ -18,7 +18,7 @@ _OF_OPTIMIZER = ("learning_rate", "weight_decay", "batch_scaling", "reference_ba
 
 
 def refusal_of(spec: SegmentSpec) -> str:
-    """Return why a segment cannot be trained fused with any other; empty if it can."""
+    """Return why a segment cannot be fused (trained with others in a process); empty if it can."""
     if reason := fusing_refusal(spec.network):
         return reason
     if spec.store.mode == "stream":
@@ -29,10 +29,11 @@ def refusal_of(spec: SegmentSpec) -> str:
 
 
 def shape_of(spec: SegmentSpec) -> str:
-    """Return everything that fused segments must have in common, as JSON.
+    """Return a segment's shape: everything that fused segments must have in common, as JSON.
 
-    Segments of equal shape may differ in seed, initial weights, learning rate and its schedule,
-    weight decay, gradient clipping, averaging of weights, and in their first and last epoch.
+    Fused segments are trained in one process. Those of equal shape may differ in seed, initial
+    weights, learning rate and its schedule, weight decay, gradient clipping, averaging of weights,
+    and in their first and last epoch.
     """
     network = spec.network.to_json()
     training = _without(network["Training"], _OF_TRAINING)
@@ -49,7 +50,7 @@ def shape_of(spec: SegmentSpec) -> str:
 
 
 def refusal_together(specs: Sequence[SegmentSpec]) -> str:
-    """Return why some segments cannot be trained fused with each other; empty if they can."""
+    """Return why segments cannot be fused (trained together in one process); empty if they can."""
     if reason := refusal_of(specs[0]):
         return reason
     if any(shape_of(spec) != shape_of(specs[0]) for spec in specs):
@@ -58,9 +59,10 @@ def refusal_together(specs: Sequence[SegmentSpec]) -> str:
 
 
 def is_of_member(path: str) -> bool:
-    """Return whether a setting may differ among fused segments.
+    """Return whether a configuration key may differ among fused segments.
 
-    ``path`` is the setting's place in the network's configuration, as `Training.gradient_clip`.
+    ``path`` is the dotted path of the key in the network's configuration, as
+    `Training.gradient_clip`. Fused segments are trained in one process.
     """
     section, _, key = path.rpartition(".")
     return path.startswith("Training.Scheduler.") or (

@@ -31,9 +31,10 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Criterion:
-    """Error relative to that of a trivial predictor, over all trained targets.
+    """Criterion by which models are compared: their error relative to a trivial predictor's.
 
-    With several data sets each counts equally: a target of each data set is a target of its own.
+    It covers all trained targets. With several data sets each counts equally: a target of each data
+    set is a target of its own.
 
     ``mae`` is the mean over targets of their mean absolute errors in units of ``trivial_errors``.
     ``rmse`` is the root mean square over targets of their root mean square errors in those units. A
@@ -58,12 +59,12 @@ class Criterion:
         trivial_errors: Mapping[str, float],
         name: CriterionName = "mae",
     ) -> Criterion:
-        """Return the criterion of a network.
+        """Return the criterion (relative validation error) for the trained targets of a network.
 
         Parameters
         ----------
         network
-            Configuration whose targets with a weight in the loss enter the criterion equally.
+            Configuration of the network; all its targets with a weight in the loss count equally.
         manifest
             Manifest of the store: data sets, branches and extensive targets.
         trivial_errors
@@ -86,16 +87,16 @@ class Criterion:
 
     @property
     def targets(self) -> list[str]:
-        """Targets that enter the criterion."""
+        """Names of the targets whose errors are combined in the criterion."""
         return list(dict.fromkeys(key.partition("@")[0] for key in self.trivial_errors))
 
     @property
     def power(self) -> int:
-        """Exponent of the errors: 1 for absolute errors, 2 for squares."""
+        """Exponent of the errors in the criterion: 1 for absolute errors, 2 for squared ones."""
         return 2 if self.name == "rmse" else 1
 
     def of_metrics(self, metrics: Mapping[str, float]) -> float:
-        """Compute the criterion from the errors that a validation has measured.
+        """Return the criterion, a number without unit, computed from measured validation errors.
 
         Parameters
         ----------
@@ -117,7 +118,7 @@ class Criterion:
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return flattened residuals of candidate models on all targets, and their weights.
+        """Return the residuals of candidate models on all targets, and the weight of each residual.
 
         Parameters
         ----------

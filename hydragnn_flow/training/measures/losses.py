@@ -36,7 +36,7 @@ STRESS_DIM = len(VOIGT)
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the loss: the errors of one target."""
+    """Term of the training loss: the errors of one target, with their weight and their unit."""
 
     target: str
     level: str
@@ -49,7 +49,7 @@ class Term:
 
 
 def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    """Return the terms of the loss; their weights add up to one.
+    """Return the terms of a network's training loss, whose weights add up to one.
 
     For a potential these are the terms with a weight above zero. Otherwise every task has a term. A
     term of weight zero is not trained on, but its errors are reported.
@@ -111,7 +111,7 @@ def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[floa
 
 
 def check_cells(store: GraphStore) -> None:
-    """Raise an error if stresses cannot be learnt from some graphs.
+    """Raise an error if a graph's cell has no volume, so that no stress can be learnt from it.
 
     Such graphs would count in the means over a batch without adding to them.
 
@@ -195,14 +195,14 @@ __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of graphs and atoms in a global batch."""
+    """Number of graphs and number of atoms in a global batch, which all ranks compute together."""
 
     graphs: int
     atoms: int
 
 
 class Loss:
-    """Weighted sum of the loss terms.
+    """Training loss of a network: the weighted sum of terms for the errors of its targets.
 
     Parameters
     ----------
@@ -255,7 +255,9 @@ class Loss:
         *,
         judging: bool = False,
     ) -> Tensor:
-        """Return this rank's share of each term's mean over a global batch, ``[n_terms]`` float64.
+        """Return this rank's share of each loss term's global mean, ``[n_terms]`` float64.
+
+        The mean is over the batch of all ranks together.
 
         Parameters
         ----------
@@ -284,11 +286,11 @@ class Loss:
     def term_values(
         self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
     ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
-        """Yield the summands of each term's mean, with the name of their divisor: graphs or atoms.
+        """Yield for each loss term the loss of its elements, and the count that divides their sum.
 
-        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. Their sum is divided by the
-        number of graphs or atoms in the global batch, times ``dim``. Arguments are those of
-        :meth:`term_means`.
+        The losses are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The count is ``graphs`` or
+        ``atoms``: the sum is divided by that number of the global batch, times ``dim``. Arguments
+        are those of :meth:`term_means`.
         """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
@@ -313,17 +315,17 @@ class Loss:
             yield values, self._elements[term.level]
 
     def total(self, means: Tensor) -> Tensor:
-        """Compute the loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
+        """Return the training loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
         return torch.dot(self._weights, means.sqrt() if self.is_root else means)
 
     def of_rank(self, means: Tensor, world: World) -> Tensor:
-        """Compute this rank's contribution to the loss, a scalar, from its :meth:`term_means`.
+        """Return this rank's contribution to the loss, a scalar, from its :meth:`term_means`.
 
         Means ``[n, n_terms]`` of several networks give the loss of each network, ``[n]``.
 
-        The contributions of all ranks add up to the loss, and their gradients to its gradient. A
-        root needs the sum over ranks first; then its gradient is a sum over ranks again:
-        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))``.
+        The contributions of all ranks add up to the loss, and their gradients to its gradient. The
+        loss `rmse` is a root, which needs the sum over ranks first. Its gradient is a sum over
+        ranks again: ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))``.
         """
         if not self.is_root:
             return means @ self._weights
@@ -352,9 +354,10 @@ def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tens
 
 
 def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
-    """Return the labels of a target in the shape, type and device of the prediction ``like``.
+    """Return the labels of a target in a batch, with the shape, type and device of ``like``.
 
-    A stress stored as a 3×3 tensor is returned in Voigt order.
+    ``like`` is the prediction of the target. A stress stored as a 3×3 tensor is returned in Voigt
+    order.
     """
     labels: Tensor = batch[target].to(like)
     if target == STRESS and labels.numel() == 9 * len(like):

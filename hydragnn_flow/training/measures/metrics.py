@@ -19,7 +19,7 @@ from hydragnn_flow.training.measures.losses import STRESS_DIM, atoms_per_graph, 
 
 @dataclass(frozen=True)
 class Metric:
-    """Error of one target that is reported: its kind, and whether it is per atom."""
+    """Description of a reported error: target, kind (``mae``, ``rmse``), and whether per atom."""
 
     target: str
     level: str
@@ -31,7 +31,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """Name in the results, such as ``energy_mae_per_atom``."""
+        """Name of the error in results, such as ``energy_mae_per_atom``."""
         return metric_name(self.target, self.error, self.per_atom)
 
 
@@ -46,7 +46,7 @@ def of_data_set(name: str, data_set: str) -> str:
 
 
 class Metrics:
-    """Mean absolute errors of all targets, and root mean square errors if they are the criterion.
+    """Calculator of validation errors: mean absolute for all targets, root mean square on request.
 
     Extensive targets have errors per atom too. With several data sets there are also errors of each
     data set, and the overall error is their mean, whatever the sizes of the data sets.
@@ -111,7 +111,7 @@ class Metrics:
         return torch.stack(sums)
 
     def means(self, sums: Tensor) -> dict[str, float]:
-        """Return errors by name, from the sums over all graphs on all ranks.
+        """Return the mean errors by name, from the sums of errors over all graphs on all ranks.
 
         With several data sets there are also errors of each, such as ``energy_mae@mptrj``.
 

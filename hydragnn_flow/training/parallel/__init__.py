@@ -24,7 +24,7 @@ def parallel(
     device: torch.device,
     division: Division | None = None,
 ) -> Parallel:
-    """Return the strategy by which the ranks of a segment train its network.
+    """Return the strategy (single, DDP, sharded or task-parallel) by which ranks train a network.
 
     Parameters
     ----------

@@ -17,7 +17,9 @@ from hydragnn_flow.training.checkpoints.checkpoint import Rows
 
 
 class Parallel:
-    """Training of a network by one rank, which holds all of it and exchanges nothing.
+    """Parallel strategy of a single rank, which holds the whole network and exchanges nothing.
+
+    The strategies of several ranks are subclasses with the same methods.
 
     Parameters
     ----------
@@ -41,25 +43,33 @@ class Parallel:
         return found
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of this rank's loss, and exchange gradients with the other ranks."""
+        """Add the gradient of this rank's loss to the gradients of the weights.
+
+        With several ranks the gradients are then exchanged.
+        """
         # Restricted to weights: a potential's positions would get a gradient as well.
         torch.autograd.backward(loss, inputs=self.weights)
 
     def without_exchange(self) -> AbstractContextManager[None]:
-        """Return a context in which gradients accumulate on each rank without exchange."""
+        """Return a context in which gradients accumulate on each rank without being exchanged."""
         return nullcontext()
 
     def clip(self, most: float) -> Tensor:
-        """Clip the gradient to norm ``most``; returns the norm before clipping."""
+        """Clip the gradient of all weights to norm ``most``; return the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.weights, most)
 
     def settle(self) -> None:
-        """Reshard gathered weights, if any; call it before weights are read or changed by hand."""
+        """Release weights that this rank has gathered from others beyond its own shard, if any.
+
+        Call this before weights are read or changed outside of a training step.
+        """
 
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """Split a checkpoint's content into the first rank's file and shards.
+        """Divide a checkpoint's content between the checkpoint file and further files (shards).
+
+        The first rank writes the checkpoint file.
 
         Parameters
         ----------
@@ -75,7 +85,7 @@ class Parallel:
         return state, {}
 
     def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's shards of whole tensors.
+        """Return the parts of a checkpoint's tensors that this rank holds, by name.
 
         Parameters
         ----------
@@ -90,7 +100,7 @@ class Parallel:
         }
 
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this rank's part of an optimiser's state in a checkpoint.
+        """Return the part of a checkpoint's optimiser state that this rank holds.
 
         In the state, parameters are identified by their index in :attr:`weights`.
         """
@@ -106,13 +116,16 @@ class Parallel:
         return {**state, "state": placed}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return this rank's shard of a checkpoint's tensor, with the shape of its ``like``."""
+        """Return the part of a checkpoint's tensor that this rank holds.
+
+        ``like`` is a tensor of this rank that is divided among ranks in the same way.
+        """
         found: Tensor = whole(value)
         return found
 
 
 def whole(value: Any) -> Any:
-    """Return all rows of a sharded tensor; other values unchanged."""
+    """Return a checkpoint's sharded tensor with all of its rows; other values unchanged."""
     return value[:] if isinstance(value, Rows) else value
 
 
@@ -129,7 +142,7 @@ _OF_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KEYS else "br
 
 
 class Replicated(Parallel):
-    """Training of a network that every rank holds, with an exchange of gradients.
+    """Parallel strategy DDP: every rank holds the whole network, and ranks exchange gradients.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ _Dealing = Callable[[Ints, int], Ints]
 
 @dataclass(frozen=True)
 class Division:
-    """Groups of ranks, each of which owns some branches (heads of one data set).
+    """Division of branches (heads of one data set each) among groups of ranks.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Division:
 
     @classmethod
     def of(cls, loads: Sequence[float], world: int) -> Division:
-        """Divide branches among ranks as evenly as possible.
+        """Divide branches (heads of one data set each) among ranks as evenly as possible.
 
         With at most as many ranks as branches, each branch, largest first, goes to the least loaded
         rank (Graham, SIAM J. Appl. Math. 17, 416 (1969)). With more ranks each branch has a group,
@@ -69,11 +69,11 @@ class Division:
         return cls(tuple(ranks), tuple((branch,) for branch in range(len(loads))))
 
     def group_of(self, rank: int) -> int:
-        """Return the index of the group that a rank is in."""
+        """Return the index of the group of ranks that a rank belongs to."""
         return next(group for group, ranks in enumerate(self.ranks) if rank in ranks)
 
     def step_of(self, split: GraphSplit) -> Dealing:
-        """Return a function that deals the graphs of a step evenly to ranks of their branches."""
+        """Return a function that assigns the graphs of a step to ranks that hold their branches."""
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             return self._dealt(split.branch_runs.branch_of(graphs), costs, deal)
@@ -81,7 +81,7 @@ class Division:
         return dealing
 
     def in_order(self, split: Split) -> Dealing:
-        """Return a function that assigns all graphs of a split to ranks of their branches.
+        """Return a function that assigns a split's graphs to ranks that hold their branches.
 
         Each rank gets a contiguous range of the graphs of its branches, of nearly equal cost.
         """
@@ -104,7 +104,7 @@ class Division:
 def division_of(
     network: NetworkConfig, manifest: Manifest, train: GraphSplit, sampling: Sampling, world: int
 ) -> Division | None:
-    """Return the division of branches that `Training.task_parallel` asks for.
+    """Return the division of branches (heads) among ranks that `Training.task_parallel` asks for.
 
     The load of a branch is its number of atoms in an epoch. The result is None without
     `task_parallel`, or for a single rank.

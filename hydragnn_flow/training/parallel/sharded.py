@@ -25,7 +25,7 @@ from hydragnn_flow.training.parallel.alone import Parallel
 
 
 class Sharded(Parallel):
-    """Training of a network of which each rank holds a shard.
+    """Parallel strategy FSDP: each rank holds a shard (some rows) of every parameter.
 
     Message-passing layers are gathered one by one. A potential is gathered as a whole, because its
     forces are a gradient within the forward pass, and their own gradient reads all layers again.
@@ -57,7 +57,7 @@ class Sharded(Parallel):
         super().__init__(model)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of this rank's loss; FSDP exchanges gradients and shards them."""
+        """Add the gradient of this rank's loss to the sharded gradients, which FSDP exchanges."""
         # Not with `inputs`: the pass differentiates by the gathered parameters.
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -71,7 +71,7 @@ class Sharded(Parallel):
             self._exchange(True)
 
     def part_ways(self) -> None:
-        """Stop exchanging for good, so that steps can be timed as if there were no other rank.
+        """Stop the exchange with other ranks for good, to time steps as if this rank were alone.
 
         From its next step on each rank holds all weights. The results are meaningless.
         """
@@ -86,14 +86,17 @@ class Sharded(Parallel):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def settle(self) -> None:
-        """Reshard gathered weights; call it before weights are read or changed by hand."""
+        """Release weights that this rank has gathered from others beyond its own shard.
+
+        Call this before weights are read or changed outside of a training step.
+        """
         for unit in self._units:
             unit.reshard()
 
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """Split a checkpoint's content into the first rank's file and this rank's shard.
+        """Divide a checkpoint's content between the first rank's file and this rank's shard (file).
 
         Only ranks of the first replica write shards; others get an empty mapping.
         """

@@ -25,7 +25,7 @@ from hydragnn_flow.training.parallel.division import Division
 
 
 class TaskParallel(Parallel):
-    """Training of a network whose encoder every rank holds, and whose heads are divided.
+    """Parallel strategy in which every rank holds the encoder, and heads are divided among ranks.
 
     Parameters
     ----------
@@ -87,7 +87,10 @@ class TaskParallel(Parallel):
         return self._all.outputs(batch)
 
     def backward(self, loss: Tensor) -> None:
-        """Add this rank's gradient; exchange gradients unless inside :meth:`without_exchange`."""
+        """Add the gradient of this rank's loss to the gradients of the weights.
+
+        Gradients are then exchanged, unless inside :meth:`without_exchange`.
+        """
         super().backward(loss)
         if self._is_last_piece:
             self._sum_over_group()
@@ -115,7 +118,7 @@ class TaskParallel(Parallel):
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """Split a checkpoint's content into the first rank's file and this group's heads.
+        """Divide a checkpoint's content into the first rank's file and one with this group's heads.
 
         In both, the optimiser's state has the parameter indices of the whole network. The first
         rank of each group writes the shard, except in the group of rank 0.

@@ -29,7 +29,10 @@ _KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max
 
 
 class Sizes(Protocol):
-    """Sizes of a split's graphs; a ``GraphSplit`` provides them without reading payload."""
+    """Interface to the numbers of atoms and edges of a split's graphs.
+
+    A ``GraphSplit`` provides them without reading the graphs.
+    """
 
     @property
     def name(self) -> str:
@@ -47,7 +50,7 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a batch, and the number of batches per step over all ranks.
+    """Limits of a batch of graphs, and the number of batches in a training step on all ranks.
 
     The limits are numbers of graphs, atoms and edges. At least one limit is needed, and a batch
     keeps to every limit that is not None.
@@ -68,7 +71,7 @@ class Budget:
 
     @classmethod
     def of(cls, network: NetworkConfig, batches: int = 1) -> Budget:
-        """Return the limits that `Training.batch_size` or `Training.Batching` set for one batch.
+        """Return the limits of a batch that `Training.batch_size` or `Training.Batching` sets.
 
         ``batches`` is the number of such batches in a step, over all ranks.
         """
@@ -85,19 +88,20 @@ class Budget:
 
     @property
     def of_a_step(self) -> dict[str, int]:
-        """Limits of a whole step (all its batches), by name."""
+        """Limits of a training step (all its batches): name (graphs, atoms, edges) -> maximum."""
         return {name: self.batches * limit for name, limit in self.limits.items()}
 
     @property
     def limits(self) -> dict[str, int]:
-        """Limits of one batch, by name; only those that are given."""
+        """Given limits of one batch: name (``graphs``, ``atoms``, ``edges``) -> maximum."""
         limits = {"graphs": self.graphs, "atoms": self.atoms, "edges": self.edges}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def least_steps(self, graphs: int, atoms: int, edges: int) -> int:
-        """Return the least number of steps for total numbers of graphs, atoms and edges.
+        """Return a lower bound of the number of steps for graphs of a total size.
 
-        It is a lower bound, which a plan exceeds only slightly if a step holds many graphs.
+        ``graphs``, ``atoms`` and ``edges`` are total numbers. A plan exceeds the bound only
+        slightly if a step holds many graphs.
         """
         totals = {"graphs": graphs, "atoms": atoms, "edges": edges}
         return max(-(-totals[name] // limit) for name, limit in self.of_a_step.items())
@@ -105,7 +109,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Graphs of one optimiser step, over all ranks."""
+    """Graphs of one optimiser step, and the rank that computes each of them."""
 
     order: Ints
     """Indices of the graphs, sorted by rank, [n_graphs]."""
@@ -118,18 +122,18 @@ class Step:
 
     @property
     def graphs(self) -> int:
-        """Number of graphs over all ranks."""
+        """Number of graphs in the step, over all ranks."""
         return len(self.order)
 
     def of_rank(self, rank: int) -> Ints:
-        """Return the indices of the graphs that a rank computes; possibly none."""
+        """Return the indices of the graphs that a rank computes in this step, [n]."""
         return self.order[self.bounds[rank] : self.bounds[rank + 1]]
 
 
 def plan_in_order(
     index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
 ) -> list[Step]:
-    """Return the steps of an evaluation of a split: every graph once, unshuffled.
+    """Return the steps in which ranks evaluate a split: every graph once, unshuffled.
 
     ``world`` is the number of ranks. Each rank goes through a contiguous range of the split, or
     through the graphs that ``dealing`` assigns to it. A graph above a limit gets its own step,
@@ -158,7 +162,7 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of each graph for each batch limit: 1, its number of atoms, or its number of edges."""
+    """Costs of graphs, one for each batch limit: 1 graph, its number of atoms or of edges."""
 
     graphs: Ints
     """Indices of the graphs in the split, [n]."""
@@ -175,6 +179,10 @@ class Costs:
 
     @classmethod
     def of(cls, index: Sizes, budget: Budget, graphs: Ints) -> Costs:
+        """Return the costs of some graphs of a split, for the limits of a budget.
+
+        ``graphs`` are the indices of the graphs in the split, [n].
+        """
         atoms = index.atoms_of(graphs)
         known = {"graphs": lambda: np.ones_like(graphs), "atoms": lambda: atoms}
         known["edges"] = lambda: index.edges_of(graphs)
@@ -221,7 +229,7 @@ class Costs:
 
 
 def ranges(costs: Ints, world: int) -> Ints:
-    """Return the rank of each graph, [n]: each rank gets a range of graphs, at nearly equal cost.
+    """Return the rank of each graph, [n], in consecutive ranges of graphs of nearly equal cost.
 
     Parameters
     ----------
@@ -238,7 +246,7 @@ def ranges(costs: Ints, world: int) -> Ints:
 
 
 def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
-    """Merge the ranks' sequences so that ranks progress through theirs at the same pace.
+    """Merge the sequences of graphs of all ranks, so that ranks progress at the same pace.
 
     Any slice of the merged sequence then holds nearly equal cost for every rank. Returns the merged
     sequence and the rank of each of its graphs, [n] each.
@@ -269,7 +277,7 @@ def steps_of(
     *,
     divides: bool = False,
 ) -> list[Step]:
-    """Cut a sequence of graphs into steps, and assign them to ranks if they have none yet.
+    """Cut a sequence of graphs into steps, and assign graphs to ranks unless they have ranks.
 
     Parameters
     ----------
@@ -283,8 +291,9 @@ def steps_of(
     dealing
         Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
     divides
-        True if a graph with a step of its own divides the step that it lies in, so that every step
-        is a piece of the sequence; False to keep that step whole.
+        True to cut the sequence before and after each graph above the batch limits, which gets a
+        step of its own; every step is then a piece of the sequence. False to keep the other graphs
+        of its step together.
     """
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
@@ -313,7 +322,7 @@ def steps_of(
 
 
 def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
-    """Cut a sequence into as few pieces as the limits allow, evenly filled.
+    """Cut a sequence into as few pieces as limits allow, evenly filled; return where they begin.
 
     Parameters
     ----------
@@ -351,7 +360,7 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
 
 
 def deal(costs: Ints, world: int) -> Ints:
-    """Return the rank of each graph, [n]: the costliest first, each to the least loaded rank.
+    """Return the rank of each graph, [n], assigned costliest first to the least loaded rank.
 
     Parameters
     ----------

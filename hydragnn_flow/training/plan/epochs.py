@@ -39,7 +39,7 @@ _MOST_GRAPHS, _STEPS = 2**18, 128
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """Epoch of a training: a section of the endless order of graphs, cut into steps.
+    """Epoch of a training: a section of an endless shuffled order of graphs, cut into steps.
 
     Order, batch limits and start determine the graphs of each step. In a streamed split, the graphs
     of a step also depend on the number of ranks.
@@ -68,9 +68,10 @@ class Epoch:
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps; an estimate if the epoch is planned in several windows.
+        """Number of training steps in the epoch; an estimate if it is planned in several windows.
 
-        If time limits the epoch, it is the number of steps of a pass through the split.
+        A window is a part that is planned at once. If time limits the epoch, the result is the
+        number of steps of a pass through the split.
         """
         if self.n_steps is not None:
             return self.n_steps
@@ -82,7 +83,10 @@ class Epoch:
 
     @property
     def graphs_per_step(self) -> float:
-        """Mean number of graphs in a step, over all ranks; an estimate unless planned at once."""
+        """Mean number of graphs in a training step, over all ranks.
+
+        It is an estimate unless the whole epoch is planned at once.
+        """
         if self.n_graphs is None or self.n_graphs > _MOST_GRAPHS:
             return self._graphs_that_fit
         steps = self._first[1]
@@ -100,7 +104,7 @@ class Epoch:
         return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
 
     def windows(self, first: int = 0) -> Iterator[list[Step]]:
-        """Yield lists of steps, one for each window (part of the epoch that is planned at once).
+        """Yield the epoch's steps in lists, one for each window (part that is planned at once).
 
         A window is planned when its list is asked for.
 
@@ -197,7 +201,7 @@ class Epoch:
 
 
 class Epochs:
-    """Planner of the epochs of a trial or member.
+    """Planner of a trial's or member's epochs: divides its graphs into epochs and steps.
 
     Parameters
     ----------
@@ -241,13 +245,13 @@ class Epochs:
 
     @property
     def seconds(self) -> float | None:
-        """Time of an epoch's steps, summed over GCDs [s]; None if time does not limit epochs."""
+        """Time for an epoch's steps, summed over GCDs [s]; None if time does not limit epochs."""
         if self._spec.epochs.budget is None or self._spec.epochs.budget[0] != "seconds":
             return None
         return self._spec.epochs.budget[1] / self._spec.network.Training.num_epoch
 
     def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
-        """Return the plan of an epoch.
+        """Return the plan of one epoch: which graphs each step has, and which rank computes them.
 
         Parameters
         ----------
@@ -274,7 +278,7 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """Return how many of ``size`` items one epoch gets, if they are divided evenly among epochs.
+    """Return how many of ``size`` items (graphs or steps) one epoch gets in an even division.
 
     ``epochs`` is the number of epochs, ``epoch`` the index of this epoch, from 0.
     """

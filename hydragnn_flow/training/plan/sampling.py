@@ -30,10 +30,10 @@ _KEPT = 2**16
 
 
 class Order(Protocol):
-    """Endless order of the graphs of a split."""
+    """Endless order in which a training draws the graphs of a split."""
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """Return the indices of the graphs at positions ``start`` to ``stop - 1``."""
+        """Return the graphs at positions ``start`` to ``stop - 1`` of the order, as indices [n]."""
 
 
 class _InPasses(Order):
@@ -68,7 +68,7 @@ class _InPasses(Order):
 
 
 class Shuffled(_InPasses):
-    """Order of all graphs, shuffled differently in each pass.
+    """Endless order of graphs that is shuffled differently in each pass through them.
 
     Parameters
     ----------
@@ -90,7 +90,9 @@ class Shuffled(_InPasses):
 
 
 class InBlocks(_InPasses):
-    """Order for streams: block by block of consecutive graphs, blocks shuffled in each pass.
+    """Endless order of the graphs of a streamed split: blocks of graphs in shuffled order.
+
+    A block is a group of consecutive graphs. Blocks are shuffled differently in each pass.
 
     Parameters
     ----------
@@ -118,14 +120,16 @@ class InBlocks(_InPasses):
 
 
 class InTurns:
-    """Order that draws from the data set of each branch in given proportions, each shuffled.
+    """Endless order that draws graphs of several data sets in given proportions.
+
+    Each data set belongs to a branch (its output heads), and its graphs are shuffled.
 
     Parameters
     ----------
     runs
         Ranges of graphs that belong to each branch.
     shares
-        Branch -> number of its graphs in a cycle of ``sum(shares.values())`` draws.
+        Number of graphs of each branch in a cycle of ``sum(shares.values())`` draws, by branch.
     seed, bootstrap
         The same as for :class:`Shuffled`; a bootstrap resamples each branch separately.
     """
@@ -144,7 +148,7 @@ class InTurns:
         self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """Return the indices of the graphs at positions ``start`` to ``stop - 1``."""
+        """Return the graphs at positions ``start`` to ``stop - 1`` of the order, as indices [n]."""
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
         # Proportions are exact in every round.
@@ -218,9 +222,10 @@ KEY = "data.sampling"
 
 
 def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
-    """Return the expected size of one epoch of draws: as many graphs as the training split has.
+    """Return the expected size of one epoch of draws: its numbers of graphs, atoms and edges.
 
-    The number of edges follows from the mean number per atom over all data sets.
+    An epoch draws as many graphs as the training split has. The number of edges follows from the
+    mean number per atom over all data sets.
 
     Parameters
     ----------
@@ -309,9 +314,10 @@ def shares_of(
 
 
 def judged_by(split: GraphSplit, drawn: tuple[int, int] | None) -> Split:
-    """Return the validation subset: all graphs, or for a large split some, fixed for a whole run.
+    """Return the validation graphs that judge epochs: the whole split, or a fixed random subset.
 
-    Each data set counts equally, so equally many graphs are drawn from each, as far as it has them.
+    In a subset each data set counts equally, so equally many graphs are drawn from each, as far as
+    it has them.
 
     Parameters
     ----------
