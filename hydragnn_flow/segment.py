@@ -206,6 +206,9 @@ class Validation:
     trivial_errors: Mapping[str, float] = field(default_factory=dict)
     """Error of a trivial predictor by name of the target, by which the model's error is divided; if
     empty, the trainer computes the errors."""
+    functions: tuple[str, ...] = ()
+    """Functions of the user, as ``module:function``, that measure a trial's validation predictions
+    by its best weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.ensemble import member_folder
@@ -244,6 +246,7 @@ class Context:
             subset=(judged, self.config.seed) if is_part else None,
             criterion=name,
             trivial_errors=trivial_errors(self.store[TRAIN], manifest, name),
+            functions=self.config.search.metrics,
         )
 
     def another_estimator(self, gcd: Gcd | None = None) -> Estimator:
@@ -268,6 +271,33 @@ class Context:
     def gcd(self) -> Gcd:
         """Speed of each GCD of the site, and its memory that segments may use."""
         return self.estimator.gcd
+
+    def parameters(self, values: Mapping[str, Any]) -> int:
+        """Return the number of trainable parameters of a trial's network.
+
+        The number is 0 if the configuration does not ask for it, or the network is impossible.
+
+        Parameters
+        ----------
+        values
+            Value of each of the trial's hyper-parameters by dotted path.
+        """
+        search = self.config.search
+        if PARAMETERS not in {*search.objectives, *search.constraints}:
+            return 0
+        try:
+            return self.estimator.parameters(self.config.network_with(values))
+        except InputError:
+            return 0  # the trial fails with the reason
+
+    @property
+    def admits(self) -> Callable[[Mapping[str, Any]], bool] | None:
+        """Function that returns True if the values of a trial keep the limit of ``parameters``.
+
+        None if there is no such limit.
+        """
+        most = self.config.search.constraints.get(PARAMETERS)
+        return None if most is None else lambda values: self.parameters(values) <= most
 
     def to_come(self, asked: int) -> int:
         """Return the number of trials that are still to be requested from the sampler.

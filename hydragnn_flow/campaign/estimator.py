@@ -365,6 +365,15 @@ class Estimator:
             self._counted = of, self._another_step_work(network, steps)
         return self._counted[1]
 
+    def parameters(self, network: NetworkConfig) -> int:
+        """Return the number of trainable parameters of a network."""
+        if isinstance(network, EngineNetwork):
+            numbers = 2 if network.Training.precision == "fp64" else 1
+            return round(self.step_work(network).parameter_bytes / (4 * numbers))
+        with torch.device("meta"):
+            model = build_model(network, self._store)
+        return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
     def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
         division = division_of(
             *(network, self._store.manifest, self._store[TRAIN], self._sampling),

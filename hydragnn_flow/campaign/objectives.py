@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.run import CriterionName
-from hydragnn_flow.config.search import COSTS, CRITERION, STRUCTURES, WARM_UP_STEPS
+from hydragnn_flow.config.search import COSTS, CRITERION, PARAMETERS, STRUCTURES, WARM_UP_STEPS
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
@@ -23,7 +23,9 @@ class TooShort(ValueError):
     """Error of a trial that ended before its speed could be measured."""
 
 
-def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
+def outcome_of(
+    config: SearchConfig, results: Sequence[SegmentResult], parameters: int = 0
+) -> Outcome:
     """Compute the objectives and constraints of a trial from the results of its segments.
 
     Parameters
@@ -33,6 +35,8 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     results
         Results of all segments of the trial, in the order in which they ended; the last has the
         status `ok`.
+    parameters
+        Number of trainable parameters of the trial's network.
 
     Raises
     ------
@@ -44,13 +48,16 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     curve = [row for result in results for row in result.history if result.status == "ok"]
     judged = 2 if config.objectives[0] == "val_loss" else 3
     limits = config.constraints
-    times = {"throughput"} if config.judges_errors else {*COSTS}
+    times = {"throughput"} if config.judges_errors else {*COSTS} - {PARAMETERS}
+
+    def value(name: str) -> float:
+        return parameters if name == PARAMETERS else _value(name, results, curve)
+
     return Outcome(
         objectives=tuple(
-            _speed(name, results) if name in times else _value(name, results, curve)
-            for name in config.objectives
+            _speed(name, results) if name in times else value(name) for name in config.objectives
         ),
-        excess={name: _value(name, results, curve) - limit for name, limit in limits.items()},
+        excess={name: value(name) - limit for name, limit in limits.items()},
         curve=[(row[0], row[judged]) for row in curve],
         costs={
             "gcd_seconds": _value("seconds", results, curve),
@@ -141,6 +148,8 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         # Training measures the error per atom of extensive targets only.
         per_atom = last.metrics.get(f"{target}_mae_per_atom")
         return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
+    if ":" in name:
+        return last.metrics[name]
     if name == "peak_memory_gib":
         # A step that did not fit was repeated with more micro-batches.
         fitted = [result for result in results if result.status != "out_of_memory"]

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
@@ -19,6 +20,8 @@ from hydragnn_flow.campaign.objectives import (
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import SegmentTask, is_final, log_retry
+from hydragnn_flow.config.domain import satisfying
+from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.ensemble.selection import candidate_of, most_of_a_type
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
@@ -124,6 +127,27 @@ class _Search(Search):
         return "goes_on"
 
 
+def _check_parameters(context: Context, draws: int = 200) -> None:
+    """Refuse a limit of ``parameters`` that no network drawn from the space keeps."""
+    search = context.config.search
+    most = search.constraints.get(PARAMETERS)
+    if most is None:
+        return
+    for i, given in enumerate(({}, *search.enqueue)):
+        least = math.inf
+        for values in islice(satisfying(search.space, search.rules, given), draws):
+            least = min(least, context.parameters(values) or math.inf)
+            if least <= most:
+                break
+        else:
+            where = f"enqueue.{i - 1}" if i else "space"
+            raise InputError(
+                f"search.constraints.parameters = {most:g}: of {draws} networks drawn from "
+                f"search.{where} the smallest has {least:g} parameters; raise the limit, or allow "
+                f"smaller networks"
+            )
+
+
 class TrialPhase:
     """First phase of a campaign: the search, whose trials run on the GCDs of a site.
 
@@ -138,6 +162,7 @@ class TrialPhase:
         self.context = context
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, config.criterion)
+        _check_parameters(context)
         remade = rebuild_study(context.directory, config.search)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
@@ -150,6 +175,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
+            context.admits,
         )
         self._ready: list[SegmentTask] = []
         site = context.site
@@ -359,7 +385,8 @@ class TrialPhase:
             search, ledger = self.context.config.search, self.context.ledger
             if search.energy_kwh is not None and not ledger.counts_energy:
                 check_counted("search.energy_kwh", results[-1])
-            outcome = outcome_of(search, results)
+            parameters = self.context.parameters(self.search.record(number).parameters)
+            outcome = outcome_of(search, results, parameters)
         except TooShort as error:
             self._fail(number, f"error: {error}")
             return "stops"

@@ -275,7 +275,10 @@ class DataConfig(Section):
 
     @property
     def data_sets(self) -> tuple[DataSet, ...]:
-        """Data sets of the run with their fractions; a single ``source`` has an empty name."""
+        """Data sets of the run, each with its name, source and fractions of the splits.
+
+        The name is empty if there is only one data set, given as `source`.
+        """
         if self.source is not None:
             return (DataSet("", self.source, self.split),)
         return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())

@@ -28,7 +28,8 @@ else:
     SamplerName = Literal[tuple(SAMPLERS)]
 CRITERION = "val_error"
 LOSSES = ("val_loss", "train_loss")
-COSTS = ("throughput", "seconds", "joules")
+PARAMETERS = "parameters"
+COSTS = ("throughput", "seconds", "joules", PARAMETERS)
 MAXIMISED = ("throughput",)
 """Objectives that are maximised; all others are minimised."""
 MOST_OBJECTIVES = 3
@@ -38,7 +39,7 @@ objective is a loss or an error."""
 WARM_UP_STEPS = 5
 """Number of steps at the beginning of a segment (a job of training) that are not measured: kernels
 are chosen, memory is allocated, and ranks learn the order in which gradients come."""
-LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules")
+LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules", PARAMETERS)
 
 
 Direction = Literal["minimize", "maximize"]
@@ -111,12 +112,14 @@ class SearchConfig(Section):
     of your own (``module:Class``), with its arguments."""
     objectives: tuple[str, ...] = (CRITERION,)
     """One to three quantities by which trials are compared: ``val_error``, ``val_loss``,
-    ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. Rungs judge by the
+    ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``, ``parameters``, or
+    ``module:function``, a function of your own of the validation predictions. Rungs judge by the
     first objective, which must be a loss or an error if any objective is. The space may vary the
     loss and its weights if neither ``val_loss`` nor ``train_loss`` is an objective."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    """Upper limits of a trial for ``peak_memory_gib``, ``gcd_hours``, ``seconds`` or ``joules``, as
-    in ``{peak_memory_gib: 48, gcd_hours: 2}``."""
+    """Upper limits of a trial for ``peak_memory_gib``, ``gcd_hours``, ``seconds``, ``joules`` or
+    ``parameters``, as in ``{peak_memory_gib: 48, parameters: 200000}``. No trial is asked for whose
+    network has more parameters."""
     energy_kwh: float | None = Field(default=None, gt=0)
     """Energy used by all trials together [kWh] after which no new trial is started."""
     budget: TrainingBudget | None = None
@@ -201,8 +204,16 @@ class SearchConfig(Section):
             raise ValueError(f"must be one to {MOST_OBJECTIVES} objectives, got {len(objectives)}")
         known = (CRITERION, *LOSSES, *COSTS)
         for i, name in enumerate(objectives):
-            if name not in known and not re.fullmatch(r"val\.\w+", name):
-                hint = did_you_mean(name, known) or f"; known are {', '.join(known)}, val.TARGET"
+            if ":" in name:
+                if not callable(import_class(name)):
+                    raise ValueError(
+                        f"{name} cannot be called; name a function of predictions and labels"
+                    )
+            elif name not in known and not re.fullmatch(r"val\.\w+", name):
+                hint = (
+                    did_you_mean(name, known)
+                    or f"; known are {', '.join(known)}, val.TARGET, module:function"
+                )
                 raise ValueError(f"{name!r} is not an objective{hint}")
             if name in objectives[:i]:
                 raise ValueError(f"{name!r} is given twice; remove one")
@@ -304,6 +315,11 @@ class SearchConfig(Section):
             for other, allowed in self.space[name].when.items():
                 if other in values and values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Objectives that are functions of the user, each as ``module:function``."""
+        return tuple(name for name in self.objectives if ":" in name)
 
     @property
     def judges_errors(self) -> bool:

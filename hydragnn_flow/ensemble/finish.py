@@ -21,7 +21,7 @@ from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.evaluation.bootstrap import compare_models
 from hydragnn_flow.ensemble.evaluation.measures import measure_targets
 from hydragnn_flow.ensemble.predictions.files import PredictionFiles
-from hydragnn_flow.ensemble.predictions.labels import data_sets_said, labels_of
+from hydragnn_flow.ensemble.predictions.labels import data_sets_said
 from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_graphs
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID
 from hydragnn_flow.ensemble.selection import Judged
@@ -43,7 +43,7 @@ from hydragnn_flow.ensemble.uncertainty.calibration import (
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
-from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
+from hydragnn_flow.training.predict import join_members, labels_of, predict_batches, split_batches
 
 # Powers of a member's criterion: from equal weights to the best member nearly alone.
 _POWERS = (0, 2, 4, 8)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.run import EnsembleConfig, Strategy
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.ensemble.predictions.labels import labels_of
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
@@ -24,7 +23,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import (
     named_or_furthest,
 )
 from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.predict import predictions_in
+from hydragnn_flow.training.predict import labels_of, predictions_in
 
 Floats = NDArray[np.floating[Any]]
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -354,3 +356,13 @@ def by_volume(virial: Tensor, cell: Tensor) -> Tensor:
     periodic = volume > 0
     # The divisor is never zero: a quotient that is discarded would still have a NaN gradient.
     return torch.where(periodic, virial / torch.where(periodic, volume, 1.0), math.nan)
+
+
+def in_components(values: NDArray[np.float64], target: str, dim: int) -> NDArray[np.float64]:
+    """Convert true values ``[n, d]`` to the ``dim`` components that a model predicts, ``[n, dim]``.
+
+    Only a stress changes: data may have nine components of it, and a potential predicts six.
+    """
+    if target == STRESS and (values.shape[1], dim) == (9, 6):
+        return np.asarray(values[:, VOIGT_PLACES])
+    return values

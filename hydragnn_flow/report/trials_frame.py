@@ -271,7 +271,7 @@ def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
         for row in parameters.to_dict("records")
     ]
     table = table.drop(columns=parameters.columns)
-    table.insert(first, "parameters", words)
+    table.insert(first, "hyper-parameters", words)
     origin = "earlier: from a study named in search.warm_start" if frame["origin"].any() else ""
     return terminal(table, f"{best}{len(frame):,} trials: {states}", origin)
 

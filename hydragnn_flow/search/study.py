@@ -6,7 +6,7 @@ import copy
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from hydragnn_flow.search.records import (
     suggest,
 )
 from hydragnn_flow.search.rungs import Rungs, Verdict
+from hydragnn_flow.search.samplers.encoding import Values
 from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
@@ -186,6 +187,9 @@ class Search:
         Seed that decides the suggestions, together with the content of the study.
     ensemble_size
         Number of good trials that the search has to find.
+    admits
+        Function that returns True if the values of a trial keep the limits that are known before
+        training, such as that of ``parameters``; None if there are no such limits.
 
     Raises
     ------
@@ -200,6 +204,7 @@ class Search:
         num_epoch: int,
         seed: int,
         ensemble_size: int = 1,
+        admits: Callable[[Values], bool] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
@@ -209,7 +214,9 @@ class Search:
         # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
-        self._sampler = sampler_of(config, seed, rung_epochs=config.rung_epochs(num_epoch))
+        self._sampler = sampler_of(
+            config, seed, rung_epochs=config.rung_epochs(num_epoch), admits=admits
+        )
         self._study.sampler = self._sampler
         self._complete(trials)
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)

@@ -64,7 +64,8 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
         Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=sampler_of(context.config.search, seed, "random"))
+    sampler = sampler_of(context.config.search, seed, "random", admits=context.admits)
+    study = optuna.create_study(sampler=sampler)
     found = []
     for number in range(count):
         context.view.step("configurations", number, count)

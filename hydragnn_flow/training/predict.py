@@ -16,6 +16,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
 from hydragnn_flow.models import build_model
+from hydragnn_flow.models.geometry import in_components
 from hydragnn_flow.models.leverage import Leverage
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
@@ -165,6 +166,14 @@ SPLITS = (VALIDATION, CALIBRATION, TEST)
 first split only."""
 KEY = "predicted"
 """Key of a checkpoint for predictions by its best weights: split -> output -> predictions."""
+
+
+def labels_of(split: Split, target: str, dim: int) -> NDArray[np.float64]:
+    """Return the true values of a target for a split, in ``dim`` components, ``[n, dim]``.
+
+    A row belongs to a structure, or to an atom for a node target.
+    """
+    return in_components(split.target(target), target, dim)
 
 
 def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +11,14 @@ from typing import Any
 
 import torch
 
+from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.segment import AGREED, SegmentSpec, StoreAccess, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, EnergyMeter, Stopped
-from hydragnn_flow.training.predict import SPLITS
+from hydragnn_flow.training.predict import KEY, SPLITS, labels_of, predictions_in
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -137,9 +139,10 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
     """Predict the splits whose predictions an ensemble needs, and add them to the checkpoint.
 
     A member predicts the validation, calibration and test split, a trial only the validation graphs
-    that judge its epochs. Splits that the checkpoint has predictions for are left out. A member
-    first learns its leverage, which its predictions contain.
-    ``check_stop`` is called before each batch, and raises an exception to end the prediction.
+    that judge its epochs; then functions of the user measure a trial's predictions. Splits that the
+    checkpoint has predictions for are left out. A member first learns its leverage, which its
+    predictions contain. ``check_stop`` is called before each batch, and raises an exception to end
+    the prediction.
     """
     # Predicted here because the driver, on a login node, should not compute. Members predict whole
     # splits, for their ensemble weights, and trials the validation subset. A trial's predictions
@@ -150,6 +153,36 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
     for split in splits if trainer.spec.kind == "member" else [trainer.val]:
         if split.name not in trainer.predicted:
             trainer.predict(split, check_stop)
+    if trainer.spec.kind == "trial":
+        trainer.progress.metrics |= {
+            name: _measured(name, trainer) for name in trainer.spec.validation.functions
+        }
+
+
+def _measured(name: str, trainer: Trainer) -> float:
+    """Return what a function of the user measures of a trial's validation predictions.
+
+    Raises
+    ------
+    TypeError
+        If it returns no number.
+    Diverged
+        If it returns a number that is not finite.
+    """
+    split = trainer.val
+    predictions = predictions_in({KEY: trainer.predicted}, split.name) or {}
+    labels = {
+        target: labels_of(split, target, predictions[target].shape[1])
+        for target in trainer.loss.targets
+    }
+    value = import_class(name)(predictions, labels, split.n_atoms)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} returned {value!r}, which is no number") from error
+    if not math.isfinite(number):
+        raise Diverged(f"{name} returned {number}")
+    return number
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:

@@ -13,6 +13,7 @@ from hydragnn_flow.campaign.setup.start import _is_complete
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.stage import stage_of
+from hydragnn_flow.simulation.plan import survey
 
 KWH = 3.6e6
 
@@ -126,3 +127,33 @@ def test_a_search_alone_that_has_used_its_energy_is_over(campaign):
     more = context.config.search.model_copy(update={"energy_kwh": 10.0})
     further = context.config.model_copy(update={"search": more})
     assert not _is_complete(further, context.directory)
+
+
+def test_no_trial_is_asked_for_beyond_a_limit_of_parameters(campaign):
+    context = campaign(
+        objectives=["val_error", "parameters"], constraints={"parameters": 900}, rungs="none"
+    )
+    trials, _ = run(context, well)
+    counts = [context.parameters(trial.parameters) for trial in trials]
+    assert len(trials) == TRIALS and min(counts) > 0 and max(counts) <= 900
+    assert [trial.values[1] for trial in trials] == counts
+    drawn = [context.parameters(c.parameters) for c in survey(context, 20, seed=0)]
+    assert max(drawn) <= 900
+
+
+@pytest.mark.parametrize(
+    ("search", "sentence"),
+    [
+        ({"constraints": {"parameters": 10}}, "drawn from search.space the smallest has"),
+        (
+            {
+                "constraints": {"parameters": 900},
+                "enqueue": [{"Architecture.mpnn_type": "PNA", "Architecture.hidden_dim": 8}],
+            },
+            "drawn from search.enqueue.0 the smallest has",
+        ),
+    ],
+)
+def test_a_limit_of_parameters_that_no_network_keeps_is_refused(campaign, search, sentence):
+    with pytest.raises(InputError, match=rf"constraints\.parameters = .*{sentence}"):
+        TrialPhase(campaign(**search))

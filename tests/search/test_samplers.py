@@ -290,7 +290,7 @@ def test_verdicts_of_the_process_beside_the_driver(monkeypatch):
                 frozen = study.get_trials()[trial.number]
                 verdicts[-1].append(sampler.continues(study, frozen, 1))
             assert sampler.continues(study, frozen, 99) is None, "fewer are complete"
-            frozen.intermediate_values = {1: float("inf")}
+            frozen.intermediate_values = {1: 0.001, 9: float("inf")}
             assert sampler.continues(study, frozen, 1) is None, "an infinite report is ranked"
     assert verdicts[0] == verdicts[1]
     assert verdicts[0] == [False, True]

@@ -234,3 +234,27 @@ def test_peak_memory_is_the_process_s_own(tmp_path, alloy_store):
         result = run_segment(make_spec(tmp_path / mode, wide, 2, mode=mode))
         peaks[mode] = result.peak_memory_gib
     assert peaks["memory"] - peaks["random"] < 0.5 * size
+
+
+def worst_force(predictions, labels, n_atoms):
+    assert [*labels] == ["energy", "forces"] and len(predictions["energy"]) == len(n_atoms)
+    return np.abs(predictions["forces"] - labels["forces"]).max()
+
+
+def infinite(predictions, labels, n_atoms):
+    return np.inf
+
+
+def none(predictions, labels, n_atoms):
+    return None
+
+
+def test_functions_of_the_user_measure_the_predictions_of_the_best_weights(tmp_path, alloy_store):
+    spec = make_spec(tmp_path, alloy_store, 2, functions=("test_segments:worst_force",))
+    first, again = run_segment(spec), run_segment(spec)
+    assert first.metrics["test_segments:worst_force"] > first.metrics["forces_mae"]
+    assert again.metrics == first.metrics
+    bad = run_segment(changed(spec, functions=("test_segments:infinite",)))
+    assert (bad.status, bad.reason) == ("diverged", "test_segments:infinite returned inf")
+    with pytest.raises(TypeError, match="test_segments:none returned None, which is no number"):
+        run_segment(changed(spec, functions=("test_segments:none",)))

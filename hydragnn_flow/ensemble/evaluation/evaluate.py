@@ -14,7 +14,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.evaluation.measures import TargetMeasures, measure_targets
-from hydragnn_flow.ensemble.predictions.labels import every_label, in_components, keys_of_label
+from hydragnn_flow.ensemble.predictions.labels import every_label, keys_of_label
 from hydragnn_flow.ensemble.predictions.member_predictions import (
     Predicted,
     predict_all,
@@ -34,6 +34,7 @@ from hydragnn_flow.ensemble.summary import ensemble_folder, inside
 from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, folds, save_calibrations
 from hydragnn_flow.ensemble.uncertainty.deviation import needed_for_coverage
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.geometry import in_components
 
 
 def evaluate(

@@ -17,28 +17,10 @@ from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES
+from hydragnn_flow.models.geometry import STRESS, in_components
 
 _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 """Index in Voigt's order of each of a tensor's nine components, row by row."""
-
-
-def labels_of(split: Split, target: str, dim: int) -> Floats:
-    """Return the true values of a target for a split, in ``dim`` components, ``[n, dim]``.
-
-    A row belongs to a structure, or to an atom for a node target.
-    """
-    return in_components(split.target(target), target, dim)
-
-
-def in_components(values: Floats, target: str, dim: int) -> Floats:
-    """Convert true values ``[n, d]`` to the ``dim`` components that a model predicts, ``[n, dim]``.
-
-    Only a stress changes: data may have nine components of it, and a potential predicts six.
-    """
-    if target == STRESS and (values.shape[1], dim) == (9, 6):
-        return np.asarray(values[:, VOIGT_PLACES])
-    return values
 
 
 def keys_of_label(manifest: Manifest, target: str) -> list[str]:

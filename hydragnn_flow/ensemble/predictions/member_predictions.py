@@ -23,7 +23,6 @@ from hydragnn_flow.ensemble.applicability import are_noted, extrapolation_of, jo
 from hydragnn_flow.ensemble.committee import Committee
 from hydragnn_flow.ensemble.predictions.inputs import BUDGET, graph_batches
 from hydragnn_flow.ensemble.predictions.labels import (
-    in_components,
     keys_of_label,
     label_of,
 )
@@ -51,7 +50,7 @@ from hydragnn_flow.ensemble.predictions.table import (
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats, StructureFacts
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
-from hydragnn_flow.models.geometry import STRESS
+from hydragnn_flow.models.geometry import STRESS, in_components
 from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 

@@ -71,9 +71,10 @@ class Convolutions(MessagePassing):
         )
 
     def prepare(self) -> None:
-        """Set ``reader``, which reads Gaussians of the length of edges, and their other attributes.
+        """Build ``reader``, the module that makes the features of edges which all layers use.
 
-        Lengths are left out if the architecture does not read them.
+        They are Gaussians of the edge's length, if the architecture reads lengths, and the other
+        attributes of the edge.
         """
         lengths = self.architecture.sees_lengths
         self.reader = gaussian_reader(self.architecture, self.statistics, lengths=lengths)

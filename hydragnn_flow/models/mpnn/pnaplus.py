@@ -22,7 +22,7 @@ class PNAPlus(Convolutions):
     """
 
     def prepare(self) -> None:
-        """Set ``reader``, which reads edge features, and the ``exponent`` of the envelope."""
+        """Build ``reader``, the module that makes edge features; set the envelope."""
         size = self.architecture.num_radial
         self.exponent = self.architecture.envelope_exponent
         # The highest Bessel function has a wavelength of two cutoffs divided by the number of

@@ -404,7 +404,7 @@ class AutoSampler(BatchedTPESampler):
 
         The Gaussian process decides by the trial's newest report (`Proposer.continues`). The answer
         is None if it cannot tell: there are several objectives, fewer than ``wanted`` trials are
-        complete, no report of the trial is finite, batched TPE proposes, or there is no time to
+        complete, the newest report is infinite, batched TPE proposes, or there is no time to
         wait for the answer.
         """
         if (
@@ -414,9 +414,10 @@ class AutoSampler(BatchedTPESampler):
         ):
             return None
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        found, running = self._seen(study, trial)
-        if len(complete) < wanted or trial.number not in found:
+        newest = trial.intermediate_values[max(trial.intermediate_values)]
+        if len(complete) < wanted or not math.isfinite(newest):
             return None
+        found, running = self._seen(study, trial)
         known, seed = list(found.values()), self._seed * 100_003 + trial.number
         row = list(found).index(trial.number)
         if self._wait:

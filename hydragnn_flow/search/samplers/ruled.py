@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -35,10 +35,20 @@ class RuledSampler(BaseSampler):
         Space and rules of the search.
     seed
         Seed of the random moves of proposals.
+    admits
+        Function that returns True if the values of a trial keep the limits that are known before
+        training; a proposal that exceeds one is moved like one that breaks a rule.
     """
 
-    def __init__(self, sampler: BaseSampler, config: SearchConfig, seed: int) -> None:
+    def __init__(
+        self,
+        sampler: BaseSampler,
+        config: SearchConfig,
+        seed: int,
+        admits: Callable[[Values], bool] = lambda values: True,
+    ) -> None:
         self._sampler, self._space, self._rules = sampler, config.space, config.rules
+        self._admits = admits
         self._cube, self._seed = UnitCube(config.space), seed
         self._proposed: set[tuple[Any, ...]] = set()
 
@@ -72,7 +82,7 @@ class RuledSampler(BaseSampler):
             values[name] = proposed[name]
             trial.params = {**trial.params, name: values[name]}
             trial.distributions = {**trial.distributions, name: domain}
-        if not self._broken(values):
+        if not self._broken(values) and self._admits(values):
             self._proposed.add(tuple(values.items()))
             return values
         return self._nearest(values, fixed, np.random.default_rng([self._seed, trial.number]))
@@ -122,6 +132,8 @@ class RuledSampler(BaseSampler):
         parameters moved. A word that changes counts as far as a number that crosses its range.
         """
         moving = {path for rule in self._rules if not rule.holds(values) for path in rule.paths}
+        if not self._admits(values):  # a limit may depend on any parameter
+            moving = {*self._space}
         for _ in self._rules:
             moving |= {p for rule in self._rules if moving & {*rule.paths} for p in rule.paths}
         moving -= fixed.keys()
@@ -149,12 +161,17 @@ class RuledSampler(BaseSampler):
                 for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
             ]
             order = sorted(range(len(found)), key=worth.__getitem__)
-            if not worth[order[0]][0]:
-                self._proposed.add(tuple(found[order[0]].items()))
-                return found[order[0]]
+            # To count a network's parameters takes some ms, so farther ones are tried sparsely.
+            for place in sorted({0} | {int(1.5**power) for power in range(15)}):
+                if worth[order[place]][0]:
+                    break
+                if self._admits(found[order[place]]):
+                    self._proposed.add(tuple(found[order[place]].items()))
+                    return found[order[place]]
             starts = points[order[:16]]
         # Some are known since the configuration was read, unless a trial was cut short.
-        return next(satisfying(self._space, self._rules, fixed), values)
+        rest = satisfying(self._space, self._rules, fixed)
+        return next(filter(self._admits, rest), values)
 
 
 def sampler_of(
@@ -162,11 +179,13 @@ def sampler_of(
     seed: int,
     chosen: str | Mapping[str, Any] | None = None,
     rung_epochs: Sequence[int] = (1,),
+    admits: Callable[[Values], bool] | None = None,
 ) -> BaseSampler:
     """Build the sampler of a search, so that its proposals meet the search's rules, if any.
 
     ``chosen`` names another sampler than ``config`` does. ``rung_epochs`` are the epochs at which
-    trials are judged, the end of a training last.
+    trials are judged, the end of a training last. ``admits`` returns True if the values of a trial
+    keep the limits that are known before training.
 
     Raises
     ------
@@ -174,4 +193,6 @@ def sampler_of(
         If there is no such sampler, or it does not take its options.
     """
     sampler = build_sampler(chosen or config.sampler, config.space, seed, rung_epochs)
+    if admits is not None:
+        return RuledSampler(sampler, config, seed, admits)
     return RuledSampler(sampler, config, seed) if config.where else sampler
