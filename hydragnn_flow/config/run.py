@@ -25,6 +25,8 @@ from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
 from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, RESOURCES, check_search
+from hydragnn_flow.config.sources import TargetConfig
+from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
@@ -225,6 +227,7 @@ class RunConfig(CampaignConfig):
         if base.Architecture.radius is None:
             yield "network: Architecture.radius [Å] is required for the neighbour list"
         yield from _wrong_targets(data, base)
+        yield from _wrong_units(data, base)
         yield from _wrong_branches(data, base)
         yield from self._wrong_ensemble(base)
         yield from self._wrong_resources(base)
@@ -461,6 +464,26 @@ def _wrong_targets(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
                 f"network: {key} needs {name!r} by {level}, but in the data it is a target by "
                 f"{targets[name]}; correct the one or the other"
             )
+
+
+def _wrong_units(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
+    architecture = network.Architecture
+    weights = {"forces": architecture.force_weight, "stress": architecture.stress_weight}
+    for one in data.data_sets if architecture.enable_interatomic_potential else ():
+        targets: Mapping[str, TargetConfig] = getattr(one.source, "targets", None) or {}
+        units = {name: target.unit for name, target in targets.items()}
+        for name, weight in weights.items():
+            power = "³" if name == "stress" else ""
+            if (
+                weight > 0
+                and {name, "energy"} <= units.keys()
+                and not is_slope(units[name], units["energy"], by_volume=bool(power))
+            ):
+                yield (
+                    f"data.source.targets.{name}: a potential learns {name} in its energy's unit "
+                    f"per Å{power}, {units['energy']}/Å{power}, but the unit is {units[name]!r}; "
+                    f"convert one of them"
+                )
 
 
 def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:

@@ -25,6 +25,7 @@ from pydantic import (
 
 from hydragnn_flow.config.base import Section, import_class
 from hydragnn_flow.config.domain import did_you_mean
+from hydragnn_flow.config.units import energy_unit
 
 if TYPE_CHECKING:
     from hydragnn_flow.config.network import NetworkConfig
@@ -270,6 +271,14 @@ class TargetConfig(Section):
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
+def is_virial(name: str, key: str) -> bool:
+    """Return True if the label ``key`` in a file is a virial, from which the target is computed.
+
+    The target is a stress: minus the virial over the volume, the sign that ASE and MACE give it.
+    """
+    return name == "stress" and "virial" in key.lower()
+
+
 def is_taken(name: str) -> bool:
     """Return True if ``name`` cannot name a target, because graphs use it for something else."""
     return name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
@@ -291,6 +300,15 @@ def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
             raise ValueError(
                 f"the name {name!r} {wrong}; choose another, with the file's name as its key: "
                 f"my_target: {{unit: {target.unit!r}, key: {key!r}}}"
+            )
+        if (
+            is_virial(name, target.key or name)
+            and energy_unit(target.unit.rpartition("/")[0]) is None
+        ):
+            raise ValueError(
+                f"{name} is computed from a virial, {target.key!r}, over the volume, but its unit "
+                f"is {target.unit!r}; write the unit of the stress, as eV/Å³ of a virial in eV, or "
+                f"give the key of a stress"
             )
         if target.extensive and DIVIDED_BY_ATOMS in (target.key or name):
             raise ValueError(

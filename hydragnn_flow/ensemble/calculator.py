@@ -18,6 +18,7 @@ from ase.outputs import Properties, all_outputs
 from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
+from hydragnn_flow.config.units import energy_unit
 from hydragnn_flow.ensemble.applicability import extrapolation_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
@@ -26,7 +27,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import Floats, StructureFac
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
 from hydragnn_flow.models.geometry import STRESS
-from hydragnn_flow.models.potential import Potential, energy_unit
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.training.distributed import usable_device
 from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.predict import join_members

@@ -10,6 +10,7 @@ from hydragnn_flow.config.network import (
     HydraNetwork,
     NetworkConfig,
 )
+from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import BRANCH_KEY
@@ -18,7 +19,7 @@ from hydragnn_flow.models.geometry import STRESS, TARGET_DIMS
 from hydragnn_flow.models.heads import BranchedHeads, HeadContext, Heads, Output
 from hydragnn_flow.models.model import Encoder, PropertyModel
 from hydragnn_flow.models.mpnn import DatasetStatistics, make_stack
-from hydragnn_flow.models.potential import EnergyUnits, PotentialModel, PotentialNoise, is_slope
+from hydragnn_flow.models.potential import EnergyUnits, PotentialModel, PotentialNoise
 
 
 def head_context(

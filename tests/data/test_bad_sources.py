@@ -226,3 +226,30 @@ def test_a_file_cut_anywhere_is_refused_or_lacks_structures_at_its_end(tmp_path,
             assert structure.targets["energy"] == pytest.approx([energy], abs=1e-7)
 
     check()
+
+
+LABELS: list[tuple[str, Any, Any, str]] = [
+    ("energy", [0, 597], "eV", "but energy is one number of the structure"),
+    ("energy", [[1.0], [2.0], [3.0]], "eV", "but energy is one number of the structure"),
+    ("forces", [1.0, 2.0, 3.0, 4.0], "eV/Å", "but forces is three numbers of each atom"),
+    ("forces", [[1.0]] * 3, "eV/Å", "but forces is three numbers of each atom"),
+    ("stress", [[1.0, 2.0, 3.0]] * 2, "GPa", r"stress.* \(\[\[1.0|fit its number of atoms"),
+    ("stress", [1.0], "GPa", "but stress is six or nine numbers"),
+    ("stress", [[1.0, 0.0, 0.0]] * 3, {"unit": "eV/Å³", "key": "virials"}, "gives a stress only"),
+    ("dielectric", [[1.0, 0.0, 0.0]] * 3, "", r"its label 'dielectric' has the shape \[3, 3\]"),
+    ("spins", [1.0, 2.0, 3.0], "", r"write data\.source\.targets\.spins\.level: graph, or node"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "target", "said"), LABELS, ids=range(len(LABELS)))
+def test_a_label_that_is_not_what_its_name_says_or_of_no_known_level(
+    tmp_path, name, value, target, said
+):
+    entries = [cases.record(atoms) for atoms in (frames(3)[2], frames(3)[2])]
+    for entry in entries:
+        key = target["key"] if isinstance(target, dict) else name
+        entry["outputs"][key] = value
+        entry["structure"]["lattice"]["pbc"] = [True, True, False]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    said = rf"a\.json: structure 0.*{said}"
+    refused(tmp_path, said, format="json", train="a.json", targets={name: target})

@@ -212,13 +212,31 @@ def test_labels_from_a_database(tmp_path):
     atoms = frames(3)[2]
     with cases.connect(tmp_path / "a.db") as database:
         database.write(atoms, gap=0.5, data={"spin": [1.0, 2.0, 3.0], "dos": [1.0, 2.0, 3.0]})
-    units: dict[str, Any] = {"energy": "eV", "gap": "eV", "dos": "1/eV"}
+    units: dict[str, Any] = {"energy": "eV", "gap": "eV", "dos": {"unit": "1/eV", "level": "graph"}}
     units["spin"] = {"unit": "μB", "level": "node"}
     (found,) = read_train(tmp_path, format="ase", train="a.db", targets=units)
     assert found.targets["energy"] == pytest.approx([atoms.calc.results["energy"]])
     assert found.targets["gap"].tolist() == [0.5]
     assert found.targets["dos"].tolist() == [1.0, 2.0, 3.0]
     assert found.targets["spin"].tolist() == [[1.0], [2.0], [3.0]]
+
+
+def test_a_stress_is_computed_from_a_virial_and_levels_from_names(tmp_path):
+    atoms = frames(3)[2]
+    virial = np.diag([1.0, 2.0, 3.0])
+    entry = cases.record(atoms) | {"REF_virial": virial.tolist(), "magmoms": [1.0, 2.0, 3.0]}
+    (tmp_path / "a.json").write_text(json.dumps([entry | {"dipole": [1.0, 2.0, 3.0]}]))
+    units: dict[str, Any] = {"stress": {"unit": "eV/Å³", "key": "REF_virial"}}
+    units |= {"magmoms": "μB", "dipole": "D"}
+    (found,) = read_train(tmp_path, format="json", train="a.json", targets=units)
+    assert found.targets["stress"] == pytest.approx(-virial.ravel() / atoms.get_volume())
+    assert found.targets["magmoms"].shape == (3, 1)
+    assert found.targets["dipole"].shape == (3,)
+    for unit in ("eV", "kB", "N/m^2", "GPa"):
+        with pytest.raises(ValueError, match="stress is computed from a virial, 'REF_virial'"):
+            config(
+                format="json", train="a.json", targets={"stress": units["stress"] | {"unit": unit}}
+            )
 
 
 def test_labels_from_json(tmp_path):

@@ -2,19 +2,22 @@
 
 import pytest
 
-from hydragnn_flow.models.potential import energy_unit, is_slope
+from hydragnn_flow.config.units import energy_unit, is_slope
 
 PER_LENGTH = (
     *("eV/Å", "eV/\N{ANGSTROM SIGN}", "eV / A", "eV/Ang", "eV/angstrom", "eV/Ångström", "ev/AA"),
-    *("", "eV Å^-1", "ticks/Å", "eV/tick"),  # what is not understood is not judged
+    *("", "eV Å^-1", "eV Å**-1", "eV·Å^-1", "eV Å⁻¹"),  # an empty one is not judged
 )
 OF_OTHERS = [
     *(("kcal/mol/Å", "kcal/mol"), ("eV/Å", ""), ("Ha/Å", "Hartree")),
     *(("kcal/(mol·Å)", "kcal/mol"), ("kJ/mol/Å", "kJ mol^-1")),
+    *(("epsilon/A", "epsilon"), ("epsilon/sigma", "epsilon")),
 ]
 NOT_PER_LENGTH = ("meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/a0", "eV/nm", "eV/Å³", "GPa")
+NOT_PER_LENGTH += ("eV", "a.u.", "ticks/Å", "eV/tick", "N", "Ry/au", "hartree/Å")
 PER_VOLUME = ("eV/Å³", "eV/Å^3", "eV/A**3", "eV/(Å^3)", "eV/Ang3", "")
 NOT_PER_VOLUME = ("GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3")
+NOT_PER_VOLUME += ("eV", "kB", "kilobar", "N/m^2", "a.u.", "dyn/cm²", "eV/nm³")
 
 
 @pytest.mark.parametrize("by_volume", [False, True])

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig
+from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig, is_virial
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
+    import ase
     from torch_geometric.data import Data
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -290,6 +291,69 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
         )
 
 
+_MEANINGS: Mapping[str, tuple[Level, Collection[int], str]] = {
+    "energy": ("graph", (1,), "one number of the structure"),
+    "forces": ("node", (3,), "three numbers of each atom"),
+    "stress": ("graph", (6, 9), "six or nine numbers of the structure"),
+}
+"""Level and possible numbers of components, of targets whose names say what they are."""
+_LEVELS: Mapping[str, Level] = {
+    **{name: level for name, (level, _, _) in _MEANINGS.items()},
+    **dict.fromkeys(("dipole", "polarizability", "virial", "free_energy"), "graph"),
+    **dict.fromkeys(("charges", "magmoms"), "node"),
+}
+"""Level of labels, by target or key, that may have the shape of another level."""
+
+
+def level_of(
+    value: Any, names: Sequence[str], n_atoms: int, known: Level | None = None
+) -> Level | None:
+    """Return the level of a label whose shape fits a structure as well as its atoms.
+
+    The result is None if the shape alone tells. Such a label is a list of as many numbers as there
+    are atoms, or a 3×3 matrix if there are three.
+
+    Parameters
+    ----------
+    value
+        Label as the file has it.
+    names
+        Names of the label, which may tell its level.
+    n_atoms
+        Number of atoms of the structure.
+    known
+        Level of the label in earlier structures.
+
+    Raises
+    ------
+    ValueError
+        If nothing tells the level.
+    """
+    shape = np.shape(value)
+    if n_atoms == 1 or shape not in ((n_atoms,), (n_atoms, 3)) or shape == (n_atoms, 3) != (3, 3):
+        return None
+    level = known or next((_LEVELS[name] for name in names if name in _LEVELS), None)
+    if level is None:
+        raise ValueError(
+            f"has the shape {list(shape)} in a structure of {n_atoms} atoms, and may belong to the "
+            f"structure or to its atoms"
+        )
+    return level
+
+
+def stress_of_virial(value: Any, atoms: ase.Atoms) -> NDArray[np.float64]:
+    """Return the stress of a structure: minus its virial over the volume of the cell [Å³].
+
+    Raises
+    ------
+    ValueError
+        If the structure is not periodic in three directions.
+    """
+    if not atoms.pbc.all() or not atoms.cell.volume:
+        raise ValueError("gives a stress only in a cell that is periodic in three directions")
+    return -np.asarray(value, np.float64) / float(atoms.cell.volume)
+
+
 class LabelCheck:
     """Checker of structures' labels, the values to learn.
 
@@ -307,7 +371,7 @@ class LabelCheck:
         """Level, components and unit of each target seen so far."""
 
     def take(
-        self, values: Mapping[str, Any], levels: Mapping[str, Level], n_atoms: int, origin: str
+        self, values: Mapping[str, Any], levels: Mapping[str, Level], atoms: ase.Atoms, origin: str
     ) -> dict[str, NDArray[np.float64]]:
         """Pick a structure's labels out of the values in its file, and return them after checks.
 
@@ -317,28 +381,42 @@ class LabelCheck:
             Values of the structure by key in the file.
         levels
             Level by key, for values whose level the file states.
-        n_atoms
-            Number of atoms of the structure.
+        atoms
+            The structure.
         origin
             File and position of the structure, for error messages.
 
         Raises
         ------
         InputError
-            If a label is missing or not made of numbers, or in the cases of :meth:`check`.
+            If a label is missing, not made of numbers, or may belong to the structure as well as to
+            its atoms, or in the cases of :meth:`check`.
         """
         labels = {}
         for name, target in self._targets.items():
             key = target.key or name
             value = lookup(values, key, origin, "label", f"targets.{name}.key")
+            level = target.level or levels.get(key)
             try:
-                labels[name] = shaped(value, target.level or levels.get(key), n_atoms)
-            except (TypeError, ValueError):
+                if is_virial(name, key):
+                    value = stress_of_virial(value, atoms)
+                shaped(value, level, len(atoms))
+            except (TypeError, ValueError) as error:
+                said = f"is not made of numbers ({reprlib.repr(value)})"
                 raise InputError(
-                    f"{origin} has a label {key!r} that is not made of numbers "
-                    f"({reprlib.repr(value)}); correct it or drop the target"
+                    f"{origin} has a label {key!r} that "
+                    f"{error if is_virial(name, key) else said}; correct it or drop the target"
                 ) from None
-        self.check(labels, n_atoms, origin)
+            known = self.found[name].level if name in self.found else None
+            try:
+                level = level or level_of(value, (name, key), len(atoms), known)
+            except ValueError as error:
+                raise InputError(
+                    f"{origin}: its label {key!r} {error}; write data.source.targets.{name}.level: "
+                    f"graph, or node"
+                ) from None
+            labels[name] = shaped(value, level, len(atoms))
+        self.check(labels, len(atoms), origin)
         return labels
 
     def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
@@ -349,9 +427,9 @@ class LabelCheck:
         Raises
         ------
         InputError
-            If a label is NaN, infinite or too large for single precision, differs in shape from the
-            same target's label in earlier structures, or belongs to the atoms though its target is
-            extensive. The message begins with ``origin``.
+            If a label is NaN, infinite or too large for single precision, differs in shape from
+            what the target's name means or from the label in earlier structures, or belongs to the
+            atoms though its target is extensive. The message begins with ``origin``.
         """
         for name, known in self._targets.items():
             label = labels[name]
@@ -367,6 +445,14 @@ class LabelCheck:
                     f"{origin} has a label {name!r} for each atom, and only those of whole "
                     f"structures are extensive; remove data.source.targets.{name}.extensive"
                 )
+            if target is not None and name in _MEANINGS:
+                level, dims, words = _MEANINGS[name]
+                if target.level != level or target.dim not in dims:
+                    raise InputError(
+                        f"{origin} has a label {name!r} of shape {list(label.shape)}, but {name} "
+                        f"is {words}; correct it (a decimal comma?) or "
+                        f"data.source.targets.{name}.key, or give the target another name"
+                    )
             if target is None or self.found.setdefault(name, target) != target:
                 raise InputError(
                     f"{origin} has a label {name!r} of shape {list(label.shape)}, which does not "

@@ -186,7 +186,7 @@ class StructureSource(Generic[AnySection]):
                 f"{origin} has the node features {', '.join(names)}, but the first graph has "
                 f"{', '.join(self._features)}; give all graphs the same"
             )
-        targets = self._labels.take(found.values, found.levels, len(found.atoms), origin)
+        targets = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, attributes = (getattr(self._section, key, None) for key in ("group", "graph_attr"))
         if group is not None:
             group = str(lookup(found.values, group, origin, "group", "group"))

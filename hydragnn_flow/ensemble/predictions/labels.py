@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.sources import BRANCH, is_virial
 from hydragnn_flow.data import GraphStore, Manifest, Target
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.data.sources.arrays import shaped
+from hydragnn_flow.data.sources.arrays import shaped, stress_of_virial
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
@@ -93,10 +93,13 @@ def label_of(
     of_atoms = described.level == "node"
     n = len(found.atoms) if of_atoms else 1
     unknown = np.full((n, described.dim), np.nan)
-    value = next((found.values[key] for key in keys if found.values.get(key) is not None), None)
-    if value is None:
+    key = next((key for key in keys if found.values.get(key) is not None), None)
+    if key is None:
         return unknown, ""
+    value = found.values[key]
     try:
+        if is_virial(target, key):
+            value = stress_of_virial(value, found.atoms)
         label = shaped(value, described.level, n)
         # Columns of atoms would be mixed up by taking their numbers row by row.
         is_turned = of_atoms and label.ndim == 2 and label.shape[1] > 1 and len(label) != n
