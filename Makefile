@@ -84,6 +84,7 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/floors.py
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python docs/error_bars.py
+	$(BIN)/python docs/rungs.py
 
 reference: $(VENV)/installed
 	$(BIN)/python -m pdoc --docformat numpy --output-directory docs/reference $(PUBLIC)
