@@ -67,49 +67,57 @@ def inputs(draw, roles=("train",)):
 
 
 SHARE = st.floats(0.01, 0.4)
+OR_NONE = st.none() | SHARE
 
 
-@given(n=st.integers(3, 500), val=SHARE, test=st.none() | SHARE, seed=SEEDS)
-def test_random_division_of_different_structures(n, val, test, seed):
-    """The first of one permutation validate, the next test: that draw is part of the format."""
+@given(n=st.integers(3, 500), val=SHARE, others=st.tuples(OR_NONE, OR_NONE), seed=SEEDS)
+def test_random_division_of_different_structures(n, val, others, seed):
+    """The first of one permutation validate, the next test, and only then some calibrate.
+
+    That draw is part of the format.
+    """
+    test, calibration = others
     given_test = 0 if test else 2
     roles = ["train"] * n + ["test"] * given_test
     structures = together(roles, [str(i) for i in range(n + given_test)])
-    n_val, n_test = max(1, round(val * n)), max(1, round(test * n)) if test else 0
-    if n_val + n_test >= n:
+    sizes = [share and max(1, round(share * n)) for share in (val, test, calibration)]
+    if sum(filter(None, sizes)) >= n:
         with pytest.raises(InputError, match="nothing to train on"):
-            divide(structures, "random", val, test, seed)
+            divide(structures, "random", val, test, seed, calibration)
         return
     order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).permutation(n)
     expected = np.full(n, TRAIN, dtype=object)
-    expected[order[:n_val]] = VALIDATION
-    expected[order[n_val : n_val + n_test]] = TEST
-    division = divide(structures, "random", val, test, seed)
+    for name, size in zip((VALIDATION, TEST, CALIBRATION), sizes, strict=True):
+        expected[order[: size or 0]] = name
+        order = order[size or 0 :]
+    division = divide(structures, "random", val, test, seed, calibration)
     assert division.split == [*expected, *[TEST] * given_test]
     assert division.left_out == {}
-    assert division.duplicates == {TRAIN: 0, VALIDATION: 0, TEST: 0}
+    assert division.duplicates == dict.fromkeys(division.split, 0)
 
 
 @pytest.mark.parametrize("by", ["random", "composition", "group"])
-@given(structures=inputs(), val=SHARE, test=SHARE, seed=SEEDS)
-def test_divisions_keep_together_what_belongs_together(by, structures, val, test, seed):
+@given(structures=inputs(), val=SHARE, test=SHARE, calibration=OR_NONE, seed=SEEDS)
+def test_divisions_keep_together_what_belongs_together(
+    by, structures, val, test, calibration, seed
+):
     try:
-        division = divide(structures, by, val, test, seed)
+        division = divide(structures, by, val, test, seed, calibration)
     except InputError as error:
         assert "data.split" in str(error)
         return
     splits = division.split
-    assert set(splits) == {TRAIN, VALIDATION, TEST}
+    assert set(splits) == {TRAIN, VALIDATION, TEST, *([CALIBRATION] if calibration else [])}
     assert division.left_out == {}
     assert_no_leak(structures.hash, splits)
     if by == "group":
         assert_no_leak(structures.group, splits)
-    assert divide(structures, by, val, test, seed) == division
+    assert divide(structures, by, val, test, seed, calibration) == division
     repeats = len(structures.hash) - len(set(structures.hash))
     assert sum(division.duplicates.values()) == repeats
     n, largest = len(splits), largest_component(structures, by == "group")
-    assert abs(splits.count(VALIDATION) - val * n) <= largest + 1
-    assert abs(splits.count(TEST) - test * n) <= largest + 1
+    for name, share in ((VALIDATION, val), (TEST, test), (CALIBRATION, calibration or 0)):
+        assert abs(splits.count(name) - share * n) <= largest + 1
 
 
 @given(pairs=st.integers(0, 20), singles=st.integers(10, 60), seed=SEEDS)
@@ -125,7 +133,7 @@ def test_shares_are_met_exactly_where_single_structures_allow(pairs, singles, se
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=3, max_size=40),
     val=st.floats(0.05, 0.4),
-    test=st.none() | st.floats(0.05, 0.4),
+    test=OR_NONE,
     seed=SEEDS,
 )
 def test_each_composition_is_divided_in_the_same_shares(sizes, val, test, seed):
@@ -218,50 +226,27 @@ def test_whole_groups_come_as_near_to_the_share_as_they_can(val, size):
 
 
 @pytest.mark.parametrize(
-    ("structures", "by", "shares", "says"),
+    ("structures", "shares", "says"),
     [
+        (together(hash="abcd", group=list("xxxy")), (0.1, 0.1), "is 2, and the largest has 3"),
+        (together(hash="abc", group=["1", None, "2"]), (0.1, 0.1), "structure 1 has no"),
+        (together(hash=["a"] * 9 + ["b"]), (0.1, 0.1), "give more structures that differ"),
+        (together(hash="abc"), (0.5, 0.4), "3 structures, 2 for valset, 1 for testset"),
+        (together(hash="abcdef"), (0.1, None), "there is no test set"),
+        (together(hash="abcdef"), (None, 0.1), "there is no val set"),
+        (together(["train", "train", "test"], "aaa"), (0.1, None), "all 2 .*of_test: 2"),
+        (together(["train", "val", "test"], "abb"), (None, None), "no val set: .*test: 1"),
         (
-            together(hash="abcd", group=list("xxxy")),
-            "group",
-            (0.1, 0.1),
-            "is 2, and the largest has 3",
-        ),
-        (together(hash=["a"] * 9 + ["b"]), "random", (0.1, 0.1), "give more structures that diff"),
-        (together(hash="abc"), "random", (0.5, 0.4), "3 structures, 2 for valset, 1 for testset"),
-        (together(hash="abc", group=["1", None, "2"]), "group", (0.1, 0.1), "structure 1 has no"),
-        (together(hash="abcdef"), "random", (0.1, None), "there is no test set"),
-        (together(hash="abcdef"), "random", (None, 0.1), "there is no val set"),
-        (together(["train", "train", "test"], "aaa"), "random", (0.1, None), "all 2 .*of_test: 2"),
-        (
-            together(["train", "val", "test"], "abb"),
-            "random",
-            (None, None),
-            "no val set: .*test: 1",
+            together(["train", "train", "train", "calibration", "test"], "abcdd"),
+            (0.3, None),
+            "there is no calibration set",
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused(structures, by, shares, says):
+def test_what_cannot_be_divided_is_refused(structures, shares, says):
     with pytest.raises(InputError, match=says) as error:
-        divide(structures, by, *shares, seed=0)
+        divide(structures, "group" if any(structures.group) else "random", *shares, seed=0)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("by", ["random", "group"])
-@given(structures=inputs(), share=SHARE, seed=SEEDS)
-def test_structures_for_calibration_are_drawn_from_training_alone(by, structures, share, seed):
-    try:
-        divided = divide(structures, by, 0.1, 0.1, seed, share)
-        plain = divide(structures, by, 0.1, 0.1, seed)
-    except InputError as error:
-        assert "data.split" in str(error)
-        return
-    assert set(divided.split) == {TRAIN, VALIDATION, CALIBRATION, TEST}
-    assert_no_leak(structures.hash, divided.split)
-    if by == "random" and len(set(structures.hash)) == len(structures.hash):
-        for now, before in zip(divided.split, plain.split, strict=True):
-            assert now == before or (now, before) == (CALIBRATION, TRAIN)
-        n = len(structures.hash)
-        assert divided.split.count(CALIBRATION) == max(1, round(share * n))
 
 
 def test_a_set_given_for_calibration_is_not_trained_on():
@@ -275,6 +260,3 @@ def test_a_set_given_for_calibration_is_not_trained_on():
     }
     kept = SimpleNamespace(provenance={"division": {"left_out": division.left_out}})
     assert "to calibrate with left out" in "".join(left_out(SimpleNamespace(manifest=kept)))
-    only_duplicates = together(["train", "train", "train", "calibration", "test"], "abcdd")
-    with pytest.raises(InputError, match="there is no calibration set"):
-        divide(only_duplicates, "random", 0.3, None, 0)
