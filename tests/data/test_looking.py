@@ -95,15 +95,9 @@ XYZ = "1\ngap=1.5\nCu 0 0 0\n"
         ({"1.cif": CIF, "a.csv": "id,gap\n1,0.5\n"}, r"a\.csv: no column names .*add such a col"),
         ({"1.cif": CIF}, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
         ({"graphs.pt": ""}, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
-        (
-            {"train.csv": TABLE, "test.csv": OTHER},
-            r"names \(cif, structure\); rename one",
-        ),
+        ({"train.csv": TABLE, "test.csv": OTHER}, r"names \(cif, structure\); rename one"),
         ({"train.csv": TABLE, "a.xyz": XYZ}, "holds extxyz: 1, csv: 1; give .* of one format"),
-        (
-            {"a.xyz": XYZ + XYZ.replace("gap=", "") + XYZ},
-            "only 2 of 3 .* have a label 'gap', .*le",
-        ),
+        ({"a.xyz": XYZ + XYZ.replace("gap=", "") + XYZ}, "only 2 of 3 .* label 'gap', .* leave"),
         ({"a.xyz": "2\nPbc='F F F'\nCu 0 0 0\n"}, r"a\.xyz"),
     ],
 )
