@@ -58,16 +58,10 @@ class Writer:
             shapes = np.array([value.shape for value in values[key]])
             varying = np.flatnonzero((shapes != shapes[0]).any(axis=0))
             dim = int(varying[0]) if len(varying) else 0
-            whole = np.concatenate(values[key], axis=dim)
             counts = shapes[:, dim]
             starts = np.cumsum(counts) - counts
-            self.put(
-                f"{split}/{key}",
-                np.concatenate(values[key][mine], axis=dim),
-                whole.shape,
-                dim,
-                int(starts[mine][0]),
-            )
+            whole, block = (np.concatenate(some, dim) for some in (values[key], values[key][mine]))
+            self.put(f"{split}/{key}", block, whole.shape, dim, int(starts[mine][0]))
             for name, numbers in (("variable_count", counts), ("variable_offset", starts)):
                 self.put(f"{split}/{key}/{name}", numbers[mine], (graphs,), 0, int(mine.start))
             self.io.DefineAttribute(f"{split}/{key}/variable_dim", np.array(dim))
@@ -78,10 +72,8 @@ class Writer:
         offset = [0] * block.ndim
         offset[dim] = start
         block = np.ascontiguousarray(block)
-        constant = not self.empty
-        variable = self.io.DefineVariable(
-            name, block, list(shape), offset, list(block.shape), constant
-        )
+        place = (list(shape), offset, list(block.shape))
+        variable = self.io.DefineVariable(name, block, *place, not self.empty)
         self.engine.Put(variable, block, adios.Mode.Sync)
         if self.empty:  # as of a further rank that has none of this key, such as no edges
             nothing = [0 if i == dim else extent for i, extent in enumerate(block.shape)]
@@ -127,15 +119,11 @@ def write_file_of_two_writers(path):
     head = struct.pack("<4Q", lengths[0][0], lengths[1][0], lengths[0][1], 0)
     (path / "md.0").write_bytes(struct.pack("<Q", len(head + body)) + head + body)
     (path / "mmd.0").write_bytes(b"".join(formats.values()))
-    writers = (2, 2, 2, 0, 1)
-    step = (0, 8 + len(head + body), 0, 0, 0)
-    (path / "md.idx").write_bytes(
-        (parts[0] / "md.idx").read_bytes()[:64]
-        + b"".join(
-            kind + struct.pack(f"<Q{len(words)}Q", 8 * len(words), *words)
-            for kind, words in ((b"w", writers), (b"s", step))
-        )
-    )
+    writers, step = (2, 2, 2, 0, 1), (0, 8 + len(head + body), 0, 0, 0)
+    index = (parts[0] / "md.idx").read_bytes()[:64]
+    for kind, words in ((b"w", writers), (b"s", step)):
+        index += kind + struct.pack(f"<Q{len(words)}Q", 8 * len(words), *words)
+    (path / "md.idx").write_bytes(index)
     return path
 
 
@@ -179,11 +167,10 @@ def test_good_file(tmp_path, kind):
         for seed, name in enumerate(store.splits):
             # Where no graph differs HydraGNN joins along the first dimension.
             values = make_split(GRAPHS[name], seed, alike=name == "testset")
-            assert len(store[name]) == GRAPHS[name]
-            for number, graph in enumerate(store[name]):
-                for key in KEYS:
-                    assert graph[key].numpy().dtype == values[key][number].dtype
-                    assert np.array_equal(graph[key].numpy(), values[key][number]), (name, key)
+            for key in KEYS:
+                for graph, value in zip(store[name], values[key], strict=True):
+                    assert graph[key].numpy().dtype == value.dtype
+                    assert np.array_equal(graph[key].numpy(), value), (name, key)
 
 
 def over_middle(content, new):

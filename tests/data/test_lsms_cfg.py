@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.data import atoms_to_graph
 
-# LSMS
-
 
 def test_lsms_chooses_columns(tmp_path):
     found = source(tmp_path, **lsms_files(tmp_path))
@@ -103,9 +101,6 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
 def test_lsms_refuses(tmp_path, text, reason):
     (tmp_path / "a.txt").write_text(text)
     refused(tmp_path, {**LSMS, "train": "a.txt"}, reason, "a.txt")
-
-
-# CFG
 
 
 def test_cfg_has_hydragnns_columns(tmp_path):

@@ -29,6 +29,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.garbage import no_collection
 
 USER = f"hydragnn_flow-{os.getuid()}"
+FORK = multiprocessing.get_context("fork")
 
 
 def entries(base: Path) -> list[str]:
@@ -73,14 +74,14 @@ def read_one(store, **options):
 
 def forked_reader(store):
     """A fork of this process that has read the training split, and what it found."""
-    here, there = multiprocessing.Pipe()
+    here, there = FORK.Pipe()
 
     def read():
         split = GraphStore.open(store)["trainset"]
         there.send(float(split.batch(range(len(split))).pos.double().sum()))
         signal.pause()
 
-    process = multiprocessing.get_context("fork").Process(target=read)
+    process = FORK.Process(target=read)
     process.start()
     return process, here.recv()
 
@@ -272,11 +273,11 @@ def test_a_disk_without_room_for_the_copies_is_not_needed_by_what_reads_into_mem
 @pytest.mark.parametrize("mode", ["memory", "random"])
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 def test_a_store_that_did_not_come_whole_is_read_where_it_is(written, sent, mode, damage):
-    *_, largest = sorted((sent / USER).glob("*.part"), key=lambda part: part.stat().st_size)
-    if damage == "missing":
-        largest.unlink()
-    else:
-        largest.write_bytes(bytes(largest.stat().st_size))
+    largest = max((sent / USER).glob("*.part"), key=lambda part: part.stat().st_size)
+    size = largest.stat().st_size
+    largest.unlink()
+    if damage == "changed":
+        largest.write_bytes(bytes(size))
     expected = GraphStore.open(written, "random")["trainset"][3].pos
     with GraphStore.open(written, mode, scratch=sent) as store:
         assert np.array_equal(store["trainset"][3].pos, expected)
@@ -292,9 +293,7 @@ def test_what_was_sent_and_never_used_is_deleted_after_a_day(sent, monkeypatch):
 
 def test_staging_verifies(copied, tmp_path):
     payload = copied / "shard-00000.bp" / "data.0"
-    content = bytearray(payload.read_bytes())
-    content[len(content) // 2] ^= 1
-    payload.write_bytes(bytes(content))
+    payload.write_bytes(payload.read_bytes()[::-1])
     with pytest.raises(StoreError, match=r"data\.0 has changed"):
         GraphStore.open(copied, "random", scratch=tmp_path / "scratch")
     assert entries(tmp_path / "scratch") == []
@@ -313,15 +312,8 @@ sys.stdin.readline()
 
 
 def test_the_last_process_deletes_it_as_it_ends(ram):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", USER_OF_AN_ENTRY, str(ram)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    command, pipe = [sys.executable, "-c", USER_OF_AN_ENTRY, str(ram)], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
     for process in processes:
         assert process.stdout.readline()
     for process, left in zip(processes, (["data"], []), strict=True):
@@ -331,21 +323,26 @@ def test_the_last_process_deletes_it_as_it_ends(ram):
     assert list((ram / USER).iterdir()) == []
 
 
+def make_three(path):
+    for name in "abc":
+        (path / name).write_text(name)
+
+
+def made_whole_and_given_back(ram, name, make=make_three):
+    entry = node_entry(name, 1, make, [ram])
+    assert entries(ram) == [name]
+    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
+    entry.release()
+    assert list((ram / USER).iterdir()) == []
+
+
 def test_killed_while_making_it(ram):
     def die(path):
         (path / "half").write_text("half")
         signal.raise_signal(signal.SIGKILL)
 
     assert in_children(lambda: node_entry("data", 1, die, [ram])) == [signal.SIGKILL]
-    entry = node_entry("data", 1, lambda path: (path / "whole").touch(), [ram])
-    assert [file.name for file in entry.path.iterdir()] == ["whole"]
-    entry.release()
-    assert list((ram / USER).iterdir()) == []
-
-
-def make_three(path):
-    for name in "abc":
-        (path / name).write_text(name)
+    made_whole_and_given_back(ram, "data")
 
 
 @pytest.mark.parametrize("next_one", ["data", "other"])
@@ -367,11 +364,7 @@ def test_killed_while_deleting_it(ram, next_one):
 
     assert in_children(die_at_the_second_file) == [signal.SIGKILL]
     assert [len(list(path.iterdir())) for path in (ram / USER).iterdir() if path.is_dir()] == [2]
-    entry = node_entry(next_one, 1, make_three, [ram])
-    assert entries(ram) == [next_one]
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
-    entry.release()
-    assert list((ram / USER).iterdir()) == []
+    made_whole_and_given_back(ram, next_one)
 
 
 def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, room):
@@ -399,10 +392,8 @@ def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", interrupted)
-    entry = node_entry("data", 1, lambda path: pytest.fail("made twice"), [ram])
+    made_whole_and_given_back(ram, "data", lambda path: pytest.fail("made twice"))
     assert made
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
-    entry.release()
 
 
 def test_a_fork_gives_nothing_back(ram):
@@ -415,7 +406,7 @@ def test_a_fork_gives_nothing_back(ram):
 
 def test_made_once_though_all_want_it_at_once(ram, tmp_path):
     """Whoever comes while it is made waits for it."""
-    all_have_it = multiprocessing.get_context("fork").Barrier(6)
+    all_have_it = FORK.Barrier(6)
 
     def make(path):
         with (tmp_path / "log").open("a") as file:

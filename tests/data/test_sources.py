@@ -100,9 +100,6 @@ def test_ranges_cover_everything_once(n, least, most):
     assert all(stop - start >= least for start, stop in cuts[:-1])
 
 
-# Files
-
-
 @pytest.mark.parametrize(
     ("name", "files"),
     [
@@ -121,9 +118,6 @@ def test_files_of_a_name_a_pattern_and_a_directory(tmp_path, name, files):
         (folder / file).touch()
     found = find_files(name.format(folder=glob.escape(str(folder))), folder, "key")
     assert [str(file.relative_to(folder)) for file in found] == files
-
-
-# Real data
 
 
 FIRST_FORCE = [1.47339228, 1.13796366, 0.06391102]
