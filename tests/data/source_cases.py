@@ -41,16 +41,16 @@ def frames(n: int, seed: int = 0) -> list[ase.Atoms]:
 
 
 def structure_dict(atoms: ase.Atoms) -> dict[str, Any]:
-    return {
-        "@class": "Structure",
-        "lattice": {"matrix": atoms.cell.array.tolist()},
-        "sites": [
-            {"species": [{"element": symbol, "occu": 1}], "abc": abc.tolist(), "xyz": xyz.tolist()}
-            for symbol, abc, xyz in zip(
-                atoms.symbols, atoms.get_scaled_positions(wrap=False), atoms.positions, strict=True
-            )
-        ],
-    }
+    sites = [
+        {
+            "species": [{"element": atom.symbol, "occu": 1}],
+            "abc": abc,
+            "xyz": atom.position.tolist(),
+        }
+        for atom, abc in zip(atoms, atoms.get_scaled_positions(wrap=False).tolist(), strict=True)
+    ]
+    lattice = {"matrix": atoms.cell.array.tolist()}
+    return {"@class": "Structure", "lattice": lattice, "sites": sites}
 
 
 def record(atoms: ase.Atoms) -> dict[str, Any]:
@@ -117,11 +117,8 @@ def write_split_table(path: Path, structures: Sequence[ase.Atoms]) -> None:
     rows = [
         [structure_dict(atoms), atoms.calc.results["energy"], group(atoms)] for atoms in structures
     ]
-    table = {
-        "columns": ["structure", "energy", "group"],
-        "index": list(range(len(rows))),
-        "data": rows,
-    }
+    columns = ["structure", "energy", "group"]
+    table = {"columns": columns, "index": list(range(len(rows))), "data": rows}
     path.write_bytes(gzip.compress(json.dumps(table).encode()))
 
 

@@ -101,6 +101,11 @@ def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch)
     assert opened.call_count == 2
 
 
+def outputs(names, types, **more):
+    values = {"output_names": names.split(), "type": types.split(), **more}
+    return VariablesOfInterest.model_validate(values)
+
+
 @st.composite
 def raw(draw):
     """Features as HydraGNN's raw files have them, outputs among them, and what these are."""
@@ -112,22 +117,18 @@ def raw(draw):
     node = [rng.normal(size=(n, d)) for d in dims["node"]]
     levels = draw(st.lists(st.sampled_from(["graph", "node"]), min_size=1, max_size=4))
     index = [draw(st.integers(0, len(dims[level]) - 1)) for level in levels]
-    outputs = VariablesOfInterest(
-        output_names=tuple(f"t{i}" for i in range(len(levels))),
-        type=tuple(levels),
-        output_index=tuple(index),
-        graph_feature_dims=tuple(dims["graph"]),
-        node_feature_dims=tuple(dims["node"]),
-    )
+    features = {"graph_feature_dims": dims["graph"], "node_feature_dims": dims["node"]}
+    names = " ".join(f"t{i}" for i in range(len(levels)))
+    asked = outputs(names, " ".join(levels), output_index=index, **features)
     arrays = {"x": np.concatenate(node, axis=1), "y": np.concatenate(graph)}
     expected = [(graph if lv == "graph" else node)[i] for lv, i in zip(levels, index, strict=True)]
-    return arrays, outputs, expected
+    return arrays, asked, expected
 
 
 @given(raw())
 def test_features_are_found_by_their_index_and_pieces_by_their_order(case):
     """Packing as HydraGNN packs, into y and y_loc, and taking apart is the same as not packing."""
-    arrays, outputs, expected = case
+    arrays, indexed, expected = case
 
     def check(arrays, asked, expected):
         found = unpack_outputs(arrays, asked, len(arrays["x"]), "graph 0")
@@ -135,25 +136,16 @@ def test_features_are_found_by_their_index_and_pieces_by_their_order(case):
         for one, other in zip(found.values(), expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
-    check(arrays, outputs, expected)
+    check(arrays, indexed, expected)
     pieces = [np.reshape(values, -1) for values in expected]
-    packed = {
-        "x": arrays["x"],
-        "y": np.concatenate(pieces)[:, None],
-        "y_loc": np.cumsum([0, *map(len, pieces)])[None],
-    }
-    plain = outputs.model_copy(update={"graph_feature_dims": None, "node_feature_dims": None})
-    for asked in (outputs, plain):  # y_loc counts before the features
+    ends = np.cumsum([0, *map(len, pieces)])
+    packed = {"x": arrays["x"], "y": np.concatenate(pieces)[:, None], "y_loc": ends[None]}
+    plain = indexed.model_copy(update={"graph_feature_dims": None, "node_feature_dims": None})
+    for asked in (indexed, plain):  # y_loc counts before the features
         check(packed, asked, expected)
     # A network may name the first of them only.
-    first = {"output_names": outputs.output_names[:1], "type": outputs.type[:1]}
-    fewer = VariablesOfInterest.model_validate({**first, "output_index": outputs.output_index[:1]})
+    fewer = outputs("t0", indexed.type[0], output_index=indexed.output_index[:1])
     check(packed, fewer, expected[:1])
-
-
-def outputs(names, types, **more):
-    values = {"output_names": names.split(), "type": types.split(), **more}
-    return VariablesOfInterest.model_validate(values)
 
 
 def test_outputs_of_graphs_follow_one_another_without_y_loc():

@@ -142,13 +142,9 @@ def test_voronoi_nodes_and_edges(tmp_path):
 
 def test_voronoi_of_a_csv(tmp_path):
     (tmp_path / "a.csv").write_text("x, y, z, size\n0.5, 0.5, 1, 7\n1.5, 0.5, 1, 8\n")
-    section = {
-        "format": "voronoi",
-        "train": "a.csv",
-        "box": [[0, 2], [0, 1], [0, 2]],
-        "features": ["size"],
-        "targets": {"radius": {"level": "node", "unit": "µm", "key": "size"}},
-    }
+    targets = {"radius": {"level": "node", "unit": "µm", "key": "size"}}
+    section = {"format": "voronoi", "train": "a.csv", "features": ["size"], "targets": targets}
+    section["box"] = [[0, 2], [0, 1], [0, 2]]
     (graph,) = graphs(source(tmp_path, **section))
     assert graph.x.tolist() == [[7, 2], [8, 2]]
     assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
@@ -180,11 +176,6 @@ def test_voronoi_of_a_csv(tmp_path):
 )
 def test_voronoi_refuses(tmp_path, arrays, changes, reason):
     np.savez(tmp_path / "a.npz", **{"load": np.ones(len(arrays.get("points", []))), **arrays})
-    section = {
-        "format": "voronoi",
-        "train": "a.npz",
-        "box": [[0, 1], [0, 1]],
-        "targets": {"load": {"level": "node", "unit": "N"}},
-        **changes,
-    }
-    refused(tmp_path, section, "a.npz", reason)
+    targets = {"load": {"level": "node", "unit": "N"}}
+    section = {"format": "voronoi", "train": "a.npz", "box": [[0, 1]] * 2, "targets": targets}
+    refused(tmp_path, section | changes, "a.npz", reason)
