@@ -137,6 +137,7 @@ def test_a_process_that_leaves_at_once(written, ram):
             store[name].batch([0])
         assert len(entries(ram)) == 3
         release_all()
+        os._exit(0)  # before the store is let go
 
     assert in_children(work) == [0]
     assert list((ram / USER).iterdir()) == []
@@ -378,8 +379,9 @@ def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, room):
     entry.release()
 
 
-def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
-    """Changing a shared lock to an exclusive one lets others in between."""
+@pytest.mark.parametrize("swept", [True, False])
+def test_made_by_another_while_the_lock_changes(ram, monkeypatch, swept):
+    """Changing a shared lock to an exclusive one lets others in, who may delete its file."""
     flock, made = fcntl.flock, []
 
     def interrupted(file, operation):
@@ -388,6 +390,8 @@ def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
             flock(file, fcntl.LOCK_UN)
             with monkeypatch.context() as patch:
                 patch.setattr(fcntl, "flock", flock)
+                if not swept:
+                    patch.setattr(node_cache, "_sweep", lambda base, keep: None)
                 in_children(lambda: node_entry("data", 1, make_three, [ram]))
         flock(file, operation)
 
