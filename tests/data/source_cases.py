@@ -41,16 +41,16 @@ def frames(n: int, seed: int = 0) -> list[ase.Atoms]:
 
 
 def structure_dict(atoms: ase.Atoms) -> dict[str, Any]:
-    return {
-        "@class": "Structure",
-        "lattice": {"matrix": atoms.cell.array.tolist()},
-        "sites": [
-            {"species": [{"element": symbol, "occu": 1}], "abc": abc.tolist(), "xyz": xyz.tolist()}
-            for symbol, abc, xyz in zip(
-                atoms.symbols, atoms.get_scaled_positions(wrap=False), atoms.positions, strict=True
-            )
-        ],
-    }
+    sites = [
+        {
+            "species": [{"element": atom.symbol, "occu": 1}],
+            "abc": abc,
+            "xyz": atom.position.tolist(),
+        }
+        for atom, abc in zip(atoms, atoms.get_scaled_positions(wrap=False).tolist(), strict=True)
+    ]
+    lattice = {"matrix": atoms.cell.array.tolist()}
+    return {"@class": "Structure", "lattice": lattice, "sites": sites}
 
 
 def record(atoms: ase.Atoms) -> dict[str, Any]:
@@ -117,11 +117,8 @@ def write_split_table(path: Path, structures: Sequence[ase.Atoms]) -> None:
     rows = [
         [structure_dict(atoms), atoms.calc.results["energy"], group(atoms)] for atoms in structures
     ]
-    table = {
-        "columns": ["structure", "energy", "group"],
-        "index": list(range(len(rows))),
-        "data": rows,
-    }
+    columns = ["structure", "energy", "group"]
+    table = {"columns": columns, "index": list(range(len(rows))), "data": rows}
     path.write_bytes(gzip.compress(json.dumps(table).encode()))
 
 
@@ -129,31 +126,28 @@ def write_vasprun(path: Path, structures: Sequence[ase.Atoms]) -> None:
     """The least of a vasprun.xml that ASE reads; all structures have the atoms of the first."""
 
     def rows(name: str, values: Any) -> str:
-        lines = "".join(f"<v>{' '.join(map(repr, row))}</v>\n" for row in values.tolist())
-        return f'<varray name="{name}">\n{lines}</varray>\n'
-
-    def structure(atoms: ase.Atoms, attributes: str = "") -> str:
-        basis = rows("basis", atoms.cell.array)
-        positions = rows("positions", atoms.get_scaled_positions(wrap=False))
-        return f"<structure{attributes}><crystal>{basis}</crystal>{positions}</structure>\n"
+        lines = "".join(f"<v>{' '.join(map(repr, row))}</v>" for row in values.tolist())
+        return f'<varray name="{name}">{lines}</varray>'
 
     steps = ""
-    for atoms in structures:
-        results = atoms.calc.results
+    for n, atoms in enumerate(structures):
+        basis, positions = atoms.cell.array, atoms.get_scaled_positions(wrap=False)
+        here = f"<crystal>{rows('basis', basis)}</crystal>{rows('positions', positions)}"
+        steps += "" if n else f'<structure name="initialpos">{here}</structure>'
         energies = "".join(
-            f'<i name="{name}">{results["energy"]!r}</i>' for name in ("e_fr_energy", "e_0_energy")
+            f'<i name="{name}">{atoms.calc.results["energy"]!r}</i>'
+            for name in ("e_fr_energy", "e_0_energy")
         )
         steps += (
-            f"<calculation><scstep><energy>{energies}</energy></scstep>\n{structure(atoms)}"
-            f"{rows('forces', results['forces'])}<energy>{energies}</energy></calculation>\n"
+            f"<calculation><scstep><energy>{energies}</energy></scstep><structure>{here}"
+            f"</structure>{rows('forces', atoms.calc.results['forces'])}"
+            f"<energy>{energies}</energy></calculation>\n"
         )
     atoms = "".join(f"<rc><c>{symbol}</c><c>1</c></rc>" for symbol in structures[0].symbols)
     path.write_text(
-        '<?xml version="1.0"?>\n<modeling>\n<kpoints><varray name="kpointlist"></varray>'
-        '<varray name="weights"></varray></kpoints>\n<parameters></parameters>\n'
-        f'<atominfo><array name="atoms"><set>{atoms}</set></array></atominfo>\n'
-        + structure(structures[0], ' name="initialpos"')
-        + f"{steps}</modeling>\n",
+        '<modeling><kpoints><varray name="kpointlist"/><varray name="weights"/></kpoints>'
+        f'<parameters/><atominfo><array name="atoms"><set>{atoms}</set></array></atominfo>'
+        f"{steps}</modeling>\n",
         encoding="utf-8",
     )
 
@@ -166,16 +160,15 @@ def write_outcar(path: Path, structures: Sequence[ase.Atoms]) -> None:
     lines += ["   k-points           NKPTS =      1   number of bands    NBANDS=      1"]
     lines += [" k-points in reciprocal lattice and weights:", "   0.0 0.0 0.0    1.0"]
     for step, atoms in enumerate(structures, 1):
-        results = atoms.calc.results
+        energy, forces = atoms.calc.results["energy"], atoms.calc.results["forces"]
         lines.append(f"---- Iteration {step}(   1)  ----")
         lines.append("      direct lattice vectors                 reciprocal lattice vectors")
         lines += [" ".join(map(repr, [*row, 0.0, 0.0, 0.0])) for row in atoms.cell.tolist()]
         lines += [" POSITION                                       TOTAL-FORCE (eV/Angst)", "---"]
-        rows = np.hstack([atoms.positions, results["forces"]]).tolist()
-        lines += [" ".join(map(repr, row)) for row in rows]
+        lines += [" ".join(map(repr, row)) for row in np.hstack([atoms.positions, forces]).tolist()]
         lines += ["  FREE ENERGIE OF THE ION-ELECTRON SYSTEM (eV)", "  ---"]
-        lines += [f"  free  energy   TOTEN  = {results['energy']!r} eV", ""]
-        lines += [f"  energy  without entropy=  0.0  energy(sigma->0) = {results['energy']!r}"]
+        lines += [f"  free  energy   TOTEN  = {energy!r} eV", ""]
+        lines += [f"  energy  without entropy=  0.0  energy(sigma->0) = {energy!r}"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

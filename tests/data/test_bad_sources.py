@@ -4,9 +4,9 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
 
 import pytest
 import source_cases as cases
@@ -45,32 +45,50 @@ def test_a_file_nobody_may_read(tmp_path):
 GOOD = '1\nenergy=-1.5 Properties=species:S:1:pos:R:3:forces:R:3 pbc="F F F"\nH 0 0 0 0.5 0 0\n'
 
 
-def spoilt(*changes):
-    text = GOOD
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    return text
+def two_and(old, new):
+    """Two good structures, and a third that is spoilt."""
+    assert old in GOOD
+    return GOOD * 2 + GOOD.replace(old, new)
 
 
-XYZ: list[tuple[str, str]] = [
-    ("", "holds no structures"),
-    ("\n\n", "holds no structures"),
-    (GOOD * 2 + spoilt(("-1.5", "nan")), "structure 2 has NaN .* 'energy'"),
-    (GOOD * 2 + spoilt(("-1.5", "-1e300")), "structure 2 has 1e.300 in its label 'energy'.*square"),
-    (GOOD * 2 + spoilt(("energy=-1.5 ", "")), r"structure 2 has no label 'energy' \(.*: forces"),
-    (GOOD * 2 + spoilt(("1\n", "2\n")), "structure 2 cannot be read: the file ends before its 2"),
-    (GOOD * 2 + spoilt(("1\n", "0\n")), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
-    (GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
-    (GOOD * 2 + spoilt(("-1.5", '"1 2"')), "structure 2 .*(cannot be read|of shape)"),
-    (GOOD * 2 + spoilt(("H 0 0 0", "Qq 0 0 0")), "structure 2 cannot be read"),
-]
+SECTIONS = {
+    "xyz": {"format": "ase", "targets": UNITS},
+    "txt": {"format": "ase"},
+    "csv": {"format": "csv", "structure": "cif"},
+    "json": {"format": "json"},
+}
 
 
-@pytest.mark.parametrize(("content", "said"), XYZ, ids=range(len(XYZ)))
-def test_bad_extxyz(tmp_path, content, said):
-    (tmp_path / "a.xyz").write_text(content)
-    refused(tmp_path, rf"a\.xyz.* ?{said}", format="ase", train="a.xyz", targets=UNITS)
+@pytest.mark.parametrize(
+    ("kind", "content", "said"),
+    [
+        ("xyz", "", "holds no structures"),
+        ("xyz", "\n\n", "holds no structures"),
+        ("xyz", two_and("-1.5", "nan"), "structure 2 has NaN .* 'energy'"),
+        ("xyz", two_and("-1.5", "-1e300"), "structure 2 has 1e.300 in its label 'energy'.*square"),
+        ("xyz", two_and("energy=-1.5 ", ""), r"structure 2 has no label 'energy' \(.*: forces"),
+        ("xyz", two_and("1\n", "2\n"), "structure 2 cannot be read: the file ends before its 2"),
+        ("xyz", two_and("1\n", "0\n"), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
+        ("xyz", GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
+        ("xyz", two_and("-1.5", '"1 2"'), "structure 2 .*(cannot be read|of shape)"),
+        ("xyz", two_and("H 0 0 0", "Qq 0 0 0"), "structure 2 cannot be read"),
+        ("txt", "About these data\n", "is of no format ASE knows"),
+        ("csv", "cif,energy\n", "holds no structures"),
+        ("csv", 'cif,energy\n"C,1\n', r"cannot be read as a table \(unexpected end"),
+        ("csv", "cif,energy,energy\nC,1,1\n", "has two columns 'energy'"),
+        ("json", "[]", "holds no structures"),
+        ("json", "{", "is not JSON"),
+        ("json", '{"a": []}', "is neither a list of records nor a table"),
+        ("json", '{"columns": ["a"], "data": [[1], [1, 2]]}', "structure 1 has not got one value"),
+        ("json", '{"columns": ["a"], "data": {"0": 1}}', "columns and data .* must be lists"),
+        ("json", "[3]", "structure 0 cannot be read .*mapping"),
+        ("json", "[" * 100_000, "is not JSON"),
+    ],
+)
+def test_bad_files(tmp_path, kind, content, said):
+    (tmp_path / f"a.{kind}").write_text(content)
+    section = {"targets": {"energy": "eV"}, **SECTIONS[kind]}
+    refused(tmp_path, rf"a\.{kind}:? ?{said}", train=f"a.{kind}", **section)
 
 
 @pytest.mark.parametrize("name", cases.FORMATS)
@@ -130,75 +148,52 @@ def pick(row, column, value):
     return [*row[:column], value, *row[column + 1 :]]
 
 
-CSV: list[tuple[Callable[[list[Any]], list[Any]], str]] = [
-    (lambda row: [*row, 1], r"\(line \d+\) has 4 cells where the header has 3"),
-    (lambda row: row[1:], r"\(line \d+\) has 2 cells where the header has 3"),
-    (lambda row: pick(row, 1, "low"), r"has a label 'energy' .* numbers \('low'\)"),
-    (lambda row: pick(row, 0, ""), "has an empty structure 'cif'"),
-    (lambda row: pick(row, 0, "nowhere.cif"), r"names .*nowhere\.cif, which is not"),
-    (lambda row: pick(row, 0, "data_x\nhello\n"), "cannot be read"),
-    (lambda row: pick(row, 0, row[0] * 2), r"cannot be read \(2 structures where"),
-    (lambda row: pick(row, 0, row[0].replace("  1.0000\n", "  0.5\n")), r"\(site 0 holds \w+ 0\.5"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "said"), CSV, ids=range(len(CSV)))
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda row: [*row, 1], r"\(line \d+\) has 4 cells where the header has 3"),
+        (lambda row: row[1:], r"\(line \d+\) has 2 cells where the header has 3"),
+        (lambda row: pick(row, 1, "low"), r"has a label 'energy' .* numbers \('low'\)"),
+        (lambda row: pick(row, 0, ""), "has an empty structure 'cif'"),
+        (lambda row: pick(row, 0, "nowhere.cif"), r"names .*nowhere\.cif, which is not"),
+        (lambda row: pick(row, 0, "data_x\nhello\n"), "cannot be read"),
+        (lambda row: pick(row, 0, row[0] * 2), r"cannot be read \(2 structures where"),
+        (
+            lambda row: pick(row, 0, row[0].replace("  1.0000\n", "  0.5\n")),
+            r"site 0 holds \w+ 0\.",
+        ),
+    ],
+)
 def test_bad_csv(tmp_path, spoil, said):
     rows = [[cases.cif(a), a.calc.results["energy"], "g"] for a in frames(3)]
     assert spoil(rows[2]) != rows[2]
     cases.write_table(tmp_path / "a.csv", ["cif", "energy", "group"], [*rows[:2], spoil(rows[2])])
-    source = {"format": "csv", "structure": "cif", "group": "group", "targets": {"energy": "eV"}}
+    source = {**SECTIONS["csv"], "group": "group", "targets": {"energy": "eV"}}
     refused(tmp_path, rf"a\.csv:? structure 2 .*{said}", train="a.csv", **source)
 
 
+SITE = "structure/sites/0"
+HALF_CU = {"element": "Cu", "occu": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("format", "content", "said"),
+    ("place", "value", "said"),
     [
-        ("csv", "cif,energy\n", "holds no structures"),
-        ("csv", 'cif,energy\n"C,1\n', r"cannot be read as a table \(unexpected end"),
-        ("csv", "cif,energy,energy\nC,1,1\n", "has two columns 'energy'"),
-        ("json", "[]", "holds no structures"),
-        ("json", "{", "is not JSON"),
-        ("json", '{"a": []}', "is neither a list of records nor a table"),
-        ("json", '{"columns": ["a"], "data": [[1], [1, 2]]}', "structure 1 has not got one value"),
-        ("json", '{"columns": ["a"], "data": {"0": 1}}', "columns and data .* must be lists"),
-        ("json", "[3]", "structure 0 cannot be read .*mapping"),
-        ("json", "[" * 100_000, "is not JSON"),
-        ("ase", "About these data\n", "is of no format ASE knows"),
+        ("outputs/energy", None, "has an empty label 'energy'"),
+        ("outputs/energy", [], "has a label 'energy' of shape"),
+        ("outputs/forces", [[1.0, 2.0, 3.0]], r"has a label 'forces' of shape \[1, 3\], .*\.level"),
+        ("outputs", None, "has no label 'energy'"),
+        ("structure", None, "has an empty structure 'structure'"),
+        ("structure/lattice", {}, r"cannot be read \(KeyError\('matrix'\)\)"),
+        (f"{SITE}/species/0/occu", 0.5, r"cannot be read \(site 0 holds \w+ 0\.5: partial occup"),
+        (f"{SITE}/species", [HALF_CU] * 2, "site 0 holds Cu 0.5, Cu 0.5: part"),
+        (f"{SITE}/species/0/element", "Qq", "cannot be read .*Qq"),
     ],
 )
-def test_files_of_no_records(tmp_path, format, content, said):
-    (tmp_path / f"a.{format}").write_text(content)
-    source = {"format": format, "train": f"a.{format}", "targets": {"energy": "eV"}}
-    source |= {"structure": "cif"} if format == "csv" else {}
-    refused(tmp_path, rf"a\.{format}:? {said}", **source)
-
-
-def spoil(entry, place, value):
-    *parents, last = [int(key) if key.isdigit() else key for key in place.split(".")]
-    for key in parents:
-        entry = entry[key]
-    entry[last] = value
-
-
-SITE = "structure.sites.0"
-JSON: list[tuple[str, Any, str]] = [
-    ("outputs.energy", None, "has an empty label 'energy'"),
-    ("outputs.energy", [], "has a label 'energy' of shape"),
-    ("outputs.forces", [[1.0, 2.0, 3.0]], r"has a label 'forces' of shape \[1, 3\], .*\.level"),
-    ("outputs", None, "has no label 'energy'"),
-    ("structure", None, "has an empty structure 'structure'"),
-    ("structure.lattice", {}, r"cannot be read \(KeyError\('matrix'\)\)"),
-    (f"{SITE}.species.0.occu", 0.5, r"cannot be read \(site 0 holds \w+ 0\.5: partial occup"),
-    (f"{SITE}.species", [{"element": "Cu", "occu": 0.5}] * 2, "site 0 holds Cu 0.5, Cu 0.5: part"),
-    (f"{SITE}.species.0.element", "Qq", "cannot be read .*Qq"),
-]
-
-
-@pytest.mark.parametrize(("place", "value", "said"), JSON, ids=range(len(JSON)))
 def test_bad_json_records(tmp_path, place, value, said):
     entries = [cases.record(atoms) for atoms in frames(3)]
-    spoil(entries[2], place, value)
+    *parents, last = [int(key) if key.isdigit() else key for key in place.split("/")]
+    reduce(getitem, parents, entries[2])[last] = value
     (tmp_path / "a.json").write_text(json.dumps(entries))
     said = rf"a\.json: structure 2 .*{said}"
     refused(tmp_path, said, format="json", train="a.json", targets=UNITS)
@@ -228,7 +223,7 @@ def test_a_file_cut_anywhere_is_refused_or_lacks_structures_at_its_end(tmp_path,
     check()
 
 
-LABELS: list[tuple[str, Any, Any, str]] = [
+LABELS = [
     ("energy", [0, 597], "eV", "but energy is one number of the structure"),
     ("energy", [[1.0], [2.0], [3.0]], "eV", "but energy is one number of the structure"),
     ("forces", [1.0, 2.0, 3.0, 4.0], "eV/Å", "but forces is three numbers of each atom"),

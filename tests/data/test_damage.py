@@ -42,10 +42,6 @@ def seal(path, values):
     path.write_text(json.dumps(values), encoding="utf-8")
 
 
-def use(path):
-    GraphStore.open(path)["trainset"].batch([0])
-
-
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", [*DAMAGES, "missing"])
 def test_damaged_file(copied, no_adios2, damage, name):
@@ -71,10 +67,9 @@ def test_damaged_file(copied, no_adios2, damage, name):
 def test_changed_payload(copied, mode, place):
     """Whatever bytes have changed, no wrong number is read: blocks are verified before."""
     payload = copied / "shard-00000.bp" / "data.0"
-    content = bytearray(payload.read_bytes())
-    for i in range(int(place * len(content)), len(content)):
-        content[i] ^= 0xFF
-    payload.write_bytes(bytes(content))
+    content = payload.read_bytes()
+    start = int(place * len(content))
+    payload.write_bytes(content[:start] + bytes(byte ^ 0xFF for byte in content[start:]))
     with pytest.raises(StoreError, match=r"shard-00000\.bp/data\.0 has changed"):
         store = GraphStore.open(copied, mode)
         for name in store.splits:
@@ -89,7 +84,7 @@ def test_changed_payload(copied, mode, place):
         ({"surprise": 1}, "surprise"),
         ({"splits": {"trainset": {"graphs": "many"}}}, "splits.trainset.graphs"),
         ({"splits": {"trainset": {"graphs": 13}}}, "do not add up"),
-        ({"keys": {}}, "x are missing|edge_index, pos, x are missing"),
+        ({"keys": {}}, "x are missing"),
         ({"shards": []}, "shards"),
         ({"shards": [{"path": "../s.bp", "files": {}, "splits": {}}]}, "shards.0.path"),
         ({"shards": [{"path": "s.bp", "files": {"../x": RECORD}, "splits": {}}]}, "shards.0.files"),
@@ -99,24 +94,20 @@ def test_wrong_manifest(copied, no_adios2, change, complaint):
     path = copied / "manifest.json"
     seal(path, json.loads(path.read_text()) | change)
     with pytest.raises(StoreError, match=rf"manifest\.json: .*{complaint}"):
-        use(copied)
+        GraphStore.open(copied)
 
 
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_changed_bit_of_the_manifest(written, tmp_path, position, bit):
+    """It is refused; what JSON does not tell apart, as blanks, is read as before."""
     content = bytearray((written / "manifest.json").read_bytes())
     content[int(position * len(content))] ^= 1 << bit
     (tmp_path / "manifest.json").write_bytes(content)
     try:
-        changed = json.loads(content) != json.loads((written / "manifest.json").read_bytes())
-    except ValueError:
-        changed = True
-    if changed:
-        with pytest.raises(StoreError, match=r"manifest\.json"):
-            load_manifest(tmp_path)
-    else:
-        load_manifest(tmp_path)
+        assert load_manifest(tmp_path) == load_manifest(written)
+    except StoreError as error:
+        assert "manifest.json" in str(error)
 
 
 def test_manifest_that_contradicts_the_data(copied):
@@ -140,7 +131,7 @@ def test_what_is_no_store(tmp_path):
 def test_a_manifest_that_is_none_is_said_in_a_sentence(copied, no_adios2, text):
     (copied / "manifest.json").write_text(text)
     with pytest.raises(StoreError, match=r"manifest\.json: is damaged"):
-        use(copied)
+        GraphStore.open(copied)
 
 
 def tampered(store, name, at, content):

@@ -81,11 +81,8 @@ def test_each_shard_is_a_file_of_hydragnns(hydragnn, store, graphs, same, preloa
 @pytest.mark.parametrize("preload", [True, False])
 def test_shards_make_one_data_set(hydragnn, store, graphs, same, preload, split):
     """HydraGNN can open only the shards that hold graphs of the split."""
-    files = [
-        str(store.path / shard.path)
-        for shard in store.manifest.shards
-        if shard.splits[split].graphs
-    ]
+    shards = [shard for shard in store.manifest.shards if shard.splits[split].graphs]
+    files = [str(store.path / shard.path) for shard in shards]
     dataset = hydragnn.AdiosMultiDataset(files, split, hydragnn.MPI.COMM_SELF, preload=preload)
     assert len(dataset) == len(graphs[split])
     for found, expected in zip_longest(dataset, graphs[split]):

@@ -251,21 +251,18 @@ def test_changed_files_are_named(own, sources):
     refused_for(r"one\.bp/md\.0", "checksum differs")
 
 
-class Cut:
+def cut_off(after, ran):
     """Workers that run so many tasks, after which the preparation is cut off."""
 
-    nodes = 1
-
-    def __init__(self, after):
-        self.left, self.ran = after, list[str]()
-
-    def __call__(self, requests):
+    def workers(requests):
         for number, request in requests.items():
-            if len(self.ran) == self.left:
+            if len(ran) == after:
                 raise KeyboardInterrupt
-            self.ran.append(request["directory"])
+            ran.append(request["directory"])
             run_task(request)
             yield number
+
+    return workers
 
 
 @pytest.mark.parametrize("after", [2, 7])
@@ -274,14 +271,12 @@ def test_a_preparation_goes_on_where_it_was_cut_off(
 ):
     monkeypatch.setattr(preparing, "_FEW_BYTES", 0)
     monkeypatch.setattr(preparing, "_GRAPHS_PER_TASK", 3)
-    chosen, path = config(folder, sources), tmp_path / "s"
-    first, second = Cut(after), Cut(10_000)
+    chosen, path, first, second = config(folder, sources), tmp_path / "s", [], []
     with pytest.raises(KeyboardInterrupt):
-        prepare_store(chosen, 4.0, None, 0, path, workers=first)
+        prepare_store(chosen, 4.0, None, 0, path, workers=cut_off(after, first))
     assert not path.exists()
-    store = prepare_store(chosen, 4.0, None, 0, path, workers=second)
-    assert not set(first.ran) & set(second.ran)
-    assert len(first.ran) + len(second.ran) == 3 + 3 * (3 + 1 + 1)
+    store = prepare_store(chosen, 4.0, None, 0, path, workers=cut_off(None, second))
+    assert len({*first, *second}) == len(first + second) == 3 + 3 * (3 + 1 + 1)
     near(store.manifest.statistics, there.manifest.statistics)
     assert list(tmp_path.iterdir()) == [path]
 

@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.data import atoms_to_graph
 
-# LSMS
-
 
 def test_lsms_chooses_columns(tmp_path):
     found = source(tmp_path, **lsms_files(tmp_path))
@@ -39,25 +37,21 @@ def test_lsms_chooses_columns(tmp_path):
 
 
 def test_lsms_subtracts_protons_and_divides_by_atoms(tmp_path):
-    section = lsms_files(tmp_path)
-    section["graph_features"] = {
-        "name": ["free_energy_scaled_num_nodes"],
-        "dim": [2],
-        "column_index": [0],
-    }
-    section["targets"] = {"free_energy_scaled_num_nodes": "Ry/atom", "electrons": "e"}
+    section, name = lsms_files(tmp_path), "free_energy_scaled_num_nodes"
+    section["graph_features"] = {"name": [name], "dim": [2], "column_index": [0]}
+    section["targets"] = {name: "Ry/atom", "electrons": "e"}
     graph = graphs(source(tmp_path, **section, subtract_protons="electrons"))[0]
-    assert graph.free_energy_scaled_num_nodes.tolist() == [[7.5 / 3, -2.25 / 3]]
+    assert graph[name].tolist() == [[7.5 / 3, -2.25 / 3]]
     assert graph.electrons.tolist() == [[0.5], [-1.0], [0.25]]
 
 
 def test_lsms_in_a_cell(tmp_path):
     cell = [[3.8, 0, 0], [0, 3.8, 0], [0, 0, 3.8]]
     graph = graphs(source(tmp_path, **lsms_files(tmp_path), cell=cell))[0]
-    positions = [[0, 0, 0], [1.9, 0, 0], [1.9, 1.9, 0]]
-    atoms = ase.Atoms("FePtFe", positions=positions, cell=cell, pbc=True)
-    assert torch.equal(graph.edge_index, atoms_to_graph(atoms, CUTOFF, None).edge_index)
-    assert graph.cell.tolist() == torch.tensor(cell).tolist()
+    atoms = ase.Atoms("FePtFe", [[0, 0, 0], [1.9, 0, 0], [1.9, 1.9, 0]], cell=cell, pbc=True)
+    expected = atoms_to_graph(atoms, CUTOFF, None)
+    assert torch.equal(graph.edge_index, expected.edge_index)
+    assert torch.equal(graph.cell, expected.cell)
 
 
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -109,9 +103,6 @@ def test_lsms_refuses(tmp_path, text, reason):
     refused(tmp_path, {**LSMS, "train": "a.txt"}, reason, "a.txt")
 
 
-# CFG
-
-
 def test_cfg_has_hydragnns_columns(tmp_path):
     found = source(tmp_path, **cfg_files(tmp_path))
     assert found.node_features == ["atomic_number", "mass"]
@@ -133,18 +124,15 @@ def test_cfg_has_hydragnns_columns(tmp_path):
 
 def test_cfg_refuses(tmp_path):
     section = cfg_files(tmp_path)
-    (tmp_path / "1.bulk").unlink()
+    beyond = section["node_features"] | {"column_index": [0, 1, 2, 4]}
+    refused(tmp_path, section | {"node_features": beyond}, "0.cfg", "column 6")
+    refused(tmp_path, section | {"train": "*.bulk"}, "no files that end in .cfg")
+    cfg, bulk = tmp_path / "1.cfg", tmp_path / "1.bulk"
+    bulk.unlink()
     refused(tmp_path, section, "1.bulk", "cannot be read")
-    (tmp_path / "1.bulk").write_text("1 2\n")
+    bulk.write_text("1 2\n")
     refused(tmp_path, section, "1.cfg", "'bulk_modulus'", "column 2")
-    (tmp_path / "1.bulk").write_text("1 2 3\n")
-    cfg = tmp_path / "1.cfg"
-    text = cfg.read_text()
-    cfg.write_text(text.replace("A = 1.0 Angstrom", "A = 2.5 Angstrom"))
+    cfg.write_text(cfg.read_text().replace("A = 1.0 Angstrom", "A = 2.5 Angstrom"))
     refused(tmp_path, section, "1.cfg", "units of 2.5 Å")
     cfg.write_bytes(b"\xff\x00")
     refused(tmp_path, section, "1.cfg", "cannot be read")
-    cfg.write_text(text)
-    beyond = section["node_features"] | {"column_index": [0, 1, 2, 4]}
-    refused(tmp_path, section | {"node_features": beyond}, "0.cfg", "column 6")
-    refused(tmp_path, {**section, "train": "*.bulk"}, "no files that end in .cfg")

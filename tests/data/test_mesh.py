@@ -37,17 +37,19 @@ MESH = {
 }
 
 
-def write_mesh(folder, cells, points=CORNERS):
+def write_mesh(folder, cells, points=CORNERS, **changes):
+    """Write a mesh, of whose points some may be in no element; its section."""
     values = np.arange(float(len(points)))
     meshio.Mesh(points, cells, point_data={"t": values}).write(folder / "a.vtu")
+    return {**MESH, "loose_points": "drop", **changes}
 
 
 @pytest.mark.parametrize("kind", ELEMENTS)
 def test_elements(tmp_path, kind):
     points, n_edges, length = ELEMENTS[kind]
     rng = np.random.default_rng(0)
-    write_mesh(tmp_path, [(kind, [points])], np.vstack([CORNERS, rng.random((12, 3))]))
-    (graph,) = graphs(source(tmp_path, **MESH, loose_points="drop"))
+    section = write_mesh(tmp_path, [(kind, [points])], np.vstack([CORNERS, rng.random((12, 3))]))
+    (graph,) = graphs(source(tmp_path, **section))
     corners = [point for point in points if point < 8]
     assert graph.t.ravel().tolist() == sorted(corners[: len(graph.x)])
     assert graph.edge_index.shape == (2, 2 * n_edges)
@@ -75,9 +77,8 @@ def test_edges_of_a_plate(n, m, kind, random):
     ]
     random.shuffle(rows)
     again = element_edges([(kind, np.array(rows))], None)
-    assert all(
-        np.array_equal(a, b) for a, b in zip(again, (edges, shared_by, members), strict=True)
-    )
+    for one, other in zip(again, (edges, shared_by, members), strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_edges_of_elements_are_never_sought_among_neighbours(tmp_path, monkeypatch):
@@ -107,19 +108,20 @@ def test_mesh_nodes_and_targets(tmp_path):
 def test_boundary_elements_are_no_elements(tmp_path):
     mesh = plate(2, 2, "triangle")
     mixed = [*((b.type, b.data) for b in mesh.cells), ("line", [[0, 1], [1, 2]]), ("vertex", [[0]])]
-    write_mesh(tmp_path, mixed, mesh.points)
-    (graph,) = graphs(source(tmp_path, **MESH))
-    assert sorted(set(graph.edge_attr[:, 1].tolist())) == [1.0, 2.0]
-    assert graph.edge_index.shape == (2, 2 * 16)
-    (frame,) = graphs(source(tmp_path, **MESH, elements=["line"], loose_points="drop"))
-    assert frame.edge_index.shape == (2, 4)
-    both = graphs(source(tmp_path, **MESH, elements=["line", "triangle"]))
-    assert both[0].edge_attr[:, 1].max() == 2.0
+    section = write_mesh(tmp_path, mixed, mesh.points)
+    for elements, n_edges, shared in (
+        ({}, 16, {1.0, 2.0}),
+        ({"elements": ["line"]}, 2, {1.0}),
+        ({"elements": ["line", "triangle"]}, 16, {1.0, 2.0}),
+    ):
+        (graph,) = graphs(source(tmp_path, **section, **elements))
+        assert set(graph.edge_attr[:, 1].tolist()) == shared
+        assert graph.edge_index.shape == (2, 2 * n_edges)
 
 
 def test_a_quad_that_is_a_triangle(tmp_path):
-    write_mesh(tmp_path, [("quad", [[0, 1, 2, 2], [0, 2, 3, 3]])])
-    (graph,) = graphs(source(tmp_path, **MESH, loose_points="drop"))
+    section = write_mesh(tmp_path, [("quad", [[0, 1, 2, 2], [0, 2, 3, 3]])])
+    (graph,) = graphs(source(tmp_path, **section))
     assert graph.edge_index.shape == (2, 2 * 5)
     assert sorted(graph.edge_attr[:, 1].tolist()) == [1.0] * 8 + [2.0] * 2
 
@@ -147,8 +149,7 @@ def test_what_meshio_says_is_told_once(tmp_path, capfd, name, reason):
     ],
 )
 def test_mesh_refuses(tmp_path, cells, changes, said):
-    write_mesh(tmp_path, [cells])
-    refused(tmp_path, {**MESH, "loose_points": "drop", **changes}, "a.vtu", said)
+    refused(tmp_path, write_mesh(tmp_path, [cells], **changes), "a.vtu", said)
 
 
 def test_mesh_refuses_tables(tmp_path):

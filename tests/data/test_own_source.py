@@ -96,11 +96,9 @@ def test_a_campaign_is_run_on_it(module, tmp_path):
     data = {"source": SECTION, "split": {"val": 0.2, "test": 0.2}}
     head = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}
     architecture = {"mpnn_type": "SchNet", "hidden_dim": 8, "num_conv_layers": 2, "radius": 4.0}
-    network = {
-        **NETWORK,
-        "Architecture": architecture | {"output_heads": {"graph": head | {"dim_headlayers": [8]}}},
-        "Variables_of_interest": {"output_names": ["energy"], "type": ["graph"]},
-    }
+    architecture["output_heads"] = {"graph": head | {"dim_headlayers": [8]}}
+    outputs = {"output_names": ["energy"], "type": ["graph"]}
+    network = {**NETWORK, "Architecture": architecture, "Variables_of_interest": outputs}
     search = {**CONFIG["search"], "trials": 2}
     config = write_config(tmp_path, data=data, network=network, search=search)
     path = os.pathsep.join([str(module), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])

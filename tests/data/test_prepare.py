@@ -11,13 +11,12 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
@@ -32,8 +31,6 @@ XYZ = (
     "2\nenergy={energy} Properties=species:S:1:pos:R:3:forces:R:3 "
     'pbc="F F F"\nH 0 0 0 1 0 0\nH 0 0 {distance} -1 0 0\n'
 )
-
-
 MANY = 40
 
 
@@ -63,8 +60,7 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 def test_builds_the_store_of_its_source(tmp_path):
     store = prepare(tmp_path / "s")
-    sizes = {name: len(store[name]) for name in store.splits}
-    assert sizes == {"trainset": 7, "valset": 2, "testset": 1}
+    assert [len(store[name]) for name in store.splits] == [7, 2, 1]
     source = open_source(generated(), seed=0)
     structures = [record for chunk in source.chunks() for record in source.read(chunk)]
     ids = np.concatenate([store[name].graph_id for name in store.splits])
@@ -84,10 +80,9 @@ def test_builds_the_store_of_its_source(tmp_path):
 
 def test_progress_and_neighbours_left_out_are_counted_in_all_tasks(tmp_path):
     config = generated(structures=MANY)
-    calls: list[tuple[str, int, int]] = []
-    found = prepare(
-        tmp_path / "s", config, max_neighbours=12, progress=lambda *call: calls.append(call)
-    ).manifest.truncation
+    progress = Mock()
+    found = prepare(tmp_path / "s", config, progress=progress).manifest.truncation
+    calls = [call.args for call in progress.call_args_list]
     read = [done for what, done, _ in calls if what == "structures"]
     assert (read[0], read[-1]) == (0, MANY)
     assert read == sorted(read)
@@ -105,15 +100,10 @@ def test_progress_and_neighbours_left_out_are_counted_in_all_tasks(tmp_path):
 
 
 def test_cut_lists_are_refused_when_the_first_task_finds_them(tmp_path):
-    config, read = generated(structures=MANY), []
+    config, progress = generated(structures=MANY), Mock()
     with pytest.raises(InputError, match=r"max_neighbours = 12 leaves out .* \(so far\).*: allow"):
-        prepare(
-            tmp_path / "s",
-            config,
-            whole_lists=True,
-            progress=lambda what, done, total: read.append(done),
-        )
-    assert max(read) == 0
+        prepare(tmp_path / "s", config, whole_lists=True, progress=progress)
+    assert {call.args[1] for call in progress.call_args_list} == {0}
     assert list(tmp_path.iterdir()) == []
     whole = prepare(tmp_path / "s", config, max_neighbours=60, whole_lists=True)
     assert whole.manifest.truncation.atoms == 0
@@ -122,9 +112,7 @@ def test_cut_lists_are_refused_when_the_first_task_finds_them(tmp_path):
 def test_second_time_reuses_unless_settings_differ(tmp_path, monkeypatch):
     built = prepare(tmp_path / "s")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")}
-    other_split = DataConfig.model_validate(
-        generated().model_dump() | {"split": {"val": 0.3, "test": 0.1}}
-    )
+    other_split = DataConfig(source=generated().source, split={"val": 0.3, "test": 0.1})
     for config, settings, named in (
         (generated(), {"seed": 1}, "seed"),
         (generated(), {"cutoff": 4.5}, "cutoff"),
@@ -173,27 +161,21 @@ def test_what_cannot_be_prepared(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    no_locks = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=no_locks))
     with pytest.raises(StoreError, match=r"cannot lock files \(No locks available\)"):
         prepare(tmp_path / "s")
 
 
 def test_a_file_that_is_the_test_set_may_be_among_those_to_train_on(tmp_path, monkeypatch):
     """All its structures are left out, so that it has nothing to put into a shard."""
-    files(tmp_path, n_train=20, n_test=20)
-    (tmp_path / "test.xyz").rename(tmp_path / "a_test.xyz")
-    (tmp_path / "train.xyz").rename(tmp_path / "b_train.xyz")
-    source = {"format": "ase", "train": "*.xyz", "test": "a_test.xyz"}
-    source["targets"] = {"energy": "eV", "forces": "eV/Å"}
-    config = DataConfig.model_validate({"path": tmp_path, "source": source, "split": {"val": 0.2}})
+    config = files(tmp_path, n_train=20, n_test=20)
+    every = config.source.model_copy(update={"train": "*.xyz"})
+    config = config.model_copy(update={"source": every})
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 1)
     store = prepare(tmp_path / "s", config)
-    sizes = {name: len(store[name]) for name in store.splits}
-    assert sizes == {"trainset": 16, "valset": 4, "testset": 20}
+    assert [len(store[name]) for name in store.splits] == [16, 4, 20]
 
 
 def test_duplicates_stay_together_and_out_of_training(tmp_path):
@@ -245,46 +227,36 @@ def whole(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
 
-class Killed:
-    """Workers whose process is killed at a moment of the preparation, after so many tasks."""
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, after):
-        self.left = after
+
+class Workers:
+    """They run so many tasks, after which something else happens, and remember all of them."""
+
+    def __init__(self, after=-1, then=die, run=run_task):
+        self.after, self.then, self.run = after, then, run
+        self.requests: list[dict[str, Any]] = []
 
     def __call__(self, requests):
         for number, request in requests.items():
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.left -= 1
+            if len(self.requests) == self.after:
+                self.then()
+            self.requests.append(dict(request))
             self.run(request)
             yield number
 
-    def run(self, request):
-        run_task(request)
+
+def refuse():
+    raise NoWorkers("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
-class Recorded(Killed):
-    """Workers who also remember what they were asked to do."""
-
-    def __init__(self):
-        super().__init__(-1)
-        self.requests: list[dict[str, Any]] = []
-
-    def run(self, request):
-        self.requests.append(dict(request))
-        super().run(request)
-
-
-def _prepare_and_die(path, after, where):
-    """In a process of its own: prepare, and be killed between tasks or as a step begins."""
-
-    def die(*_, **__):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if where:
-        module, name = where.rsplit(".", 1)
-        setattr(importlib.import_module(f"hydragnn_flow.data.{module}"), name, die)
-    prepare(path, generated(structures=MANY), workers=Killed(after))
+def killed(what):
+    """Do something in a process of its own, which is killed meanwhile."""
+    process = multiprocessing.get_context("fork").Process(target=what)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -306,17 +278,19 @@ def _prepare_and_die(path, after, where):
 def test_killed_at_any_moment(tmp_path, whole, after, where):
     """Nothing half-written is ever taken for a store, and the next time goes on from there."""
     path = tmp_path / "s"
-    process = multiprocessing.get_context("fork").Process(
-        target=_prepare_and_die, args=(path, after, where)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+
+    def prepare_and_die():
+        if where:
+            module, name = where.rsplit(".", 1)
+            setattr(importlib.import_module(f"hydragnn_flow.data.{module}"), name, die)
+        prepare(path, generated(structures=MANY), workers=Workers(after))
+
+    killed(prepare_and_die)
     assert not path.exists()
     done = list(tmp_path.glob(".s.preparing/*/*/record.pickle"))
     in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
     assert done or after == 0 or in_the_first_task
-    workers = Recorded()
+    workers = Workers()
     store = prepare(path, generated(structures=MANY), workers=workers)
     ran = {request["directory"] for request in workers.requests}
     assert not {str(entry.parent) for entry in done} & ran
@@ -327,15 +301,19 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
         assert np.array_equal(store[name].target("energy"), whole[name].target("energy"))
 
 
-def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whole, monkeypatch):
+def test_the_store_is_the_same_however_it_was_divided_among_tasks(
+    tmp_path, whole, monkeypatch, same
+):
     """And though tasks run side by side and end in any order."""
 
     def workers(requests):
+        def run(number):
+            run_task(requests[number])
+            return number
+
         with ThreadPoolExecutor(3) as pool:
-            futures = {pool.submit(run_task, request): n for n, request in requests.items()}
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
+            for future in as_completed(pool.submit(run, number) for number in requests):
+                yield future.result()
 
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 50_000)
@@ -343,9 +321,7 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
     assert len(whole.manifest.shards) == 1
     assert len(many.manifest.shards) > 3
     for name in whole.splits:
-        assert whole[name].graph_id.tolist() == many[name].graph_id.tolist()
-        for left, right in zip(whole[name], many[name], strict=True):
-            assert all(torch.equal(left[key], right[key]) for key in left.to_dict())
+        assert all(same(left, right) for left, right in zip(whole[name], many[name], strict=True))
     left, right = whole.manifest.statistics, many.manifest.statistics
     assert left.degree_histogram == right.degree_histogram
     assert left.element_energies == pytest.approx(right.element_energies)
@@ -353,48 +329,33 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
     assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
 
 
-class Gone(Killed):
-    """Workers of which some tasks are run, until the scheduler refuses all further ones."""
-
-    def __call__(self, requests):
-        yield from super().__call__(dict(islice(requests.items(), self.left)))
-        raise NoWorkers("site slurm: gets no workers: QOSMaxSubmitJob")
-
-
-def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole):
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, after):
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", generated(structures=200), workers=Gone(3))
-    assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.pickle"))) == 3
+        prepare(tmp_path / "s", generated(structures=200), workers=Workers(after, refuse))
+    assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.pickle"))) == after
+    assert any(tmp_path.iterdir()) == bool(after)
     store = prepare(tmp_path / "s", generated(structures=MANY))
     assert store["trainset"].graph_id.tolist() == whole["trainset"].graph_id.tolist()
 
 
-def test_no_worker_from_the_start_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", workers=Gone(0))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     """It ends its task after the next driver has begun, for the settings of the one before."""
-    old = Recorded()
-    process = ThreadPoolExecutor(1).submit(
-        prepare, tmp_path / "s", generated(structures=MANY), cutoff=3.0, workers=old
-    )
-    process.result(60)
+    old = Workers()
+    prepare(tmp_path / "s", generated(structures=MANY), cutoff=3.0, workers=old)
     shutil.rmtree(tmp_path / "s")
 
-    class Late(Recorded):
-        def run(self, request):
-            if not self.requests:
-                with pytest.raises(StoreError, match="was deleted"):
-                    run_task(old.requests[0])
-                # Nor where its directory is there still, as for one that has just been begun.
-                Path(old.requests[0]["directory"]).parent.mkdir()
+    def run(request):
+        if len(late.requests) == 1:
+            with pytest.raises(StoreError, match="was deleted"):
                 run_task(old.requests[0])
-            super().run(request)
+            # Nor where its directory is there still, as for one that has just been begun.
+            Path(old.requests[0]["directory"]).parent.mkdir()
+            run_task(old.requests[0])
+        run_task(request)
 
-    store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
+    late = Workers(run=run)
+    store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=late)
     expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
     for name in store.splits:
         assert store[name].n_edges.tolist() == expected[name].n_edges.tolist()
@@ -410,20 +371,19 @@ def test_leftovers_of_a_finished_preparation_are_removed(tmp_path):
 
 def test_few_structures_need_no_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "_FEW", 10)
-    assert len(prepare(tmp_path / "s", workers=Killed(0))["trainset"]) == 7
+    assert len(prepare(tmp_path / "s", workers=Workers(0, refuse))["trainset"]) == 7
 
 
 def test_two_at_once(tmp_path):
     """The second one is told, and does no harm."""
     started, proceed = threading.Event(), threading.Event()
 
-    class Slow(Killed):
-        def run(self, request):
-            started.set()
-            proceed.wait(60)
-            super().run(request)
+    def run(request):
+        started.set()
+        proceed.wait(60)
+        run_task(request)
 
-    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Workers(run=run))
     started.wait(60)
     with pytest.raises(StoreError, match="another process is preparing"):
         prepare(tmp_path / "s")
@@ -435,15 +395,11 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def die():
+    def of_a_dying_process():
         yield from graphs
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
-    process = multiprocessing.get_context("fork").Process(
-        target=lambda: write_store(tmp_path / "s", {"trainset": die()})
-    )
-    process.start()
-    process.join()
+    killed(lambda: write_store(tmp_path / "s", {"trainset": of_a_dying_process()}))
     assert (tmp_path / ".s.writing" / "store").is_dir()
     for name in (".other.writing", "precious"):
         (tmp_path / name).mkdir()

@@ -44,30 +44,21 @@ def test_pyg_keeps_graphs_as_they_are(tmp_path, sizes, wrap):
     assert found.node_features == ["x_0", "x_1"]
     assert len(read) == (1 if isinstance(wrap, itemgetter) else len(stored))
     for got, want in zip(read, stored, strict=False):
-        assert torch.equal(got.x, want.x)
+        for key in ("x", "edge_index", "edge_attr", "forces"):
+            assert torch.equal(got[key], want[key]), key
         assert torch.equal(got.pos, want.pos.float())
-        assert torch.equal(got.edge_index, want.edge_index)
-        assert torch.equal(got.edge_attr, want.edge_attr)
         assert torch.equal(got.gap, want.y.double())
-        assert torch.equal(got.forces, want.forces)
         assert "smiles" not in got
 
 
 def test_pyg_builds_edges_where_there_are_none(tmp_path, structure):
     stored, expected = [], []
     for seed in range(6):
-        atoms = structure(seed)
-        energy = np.array([float(seed)])
+        atoms, energy = structure(seed), np.array([float(seed)])
         expected.append(atoms_to_graph(atoms, CUTOFF, None, seed, {"energy": energy}))
-        stored.append(
-            Data(
-                z=torch.from_numpy(atoms.numbers),
-                pos=torch.from_numpy(atoms.positions),
-                cell=torch.from_numpy(atoms.cell.array)[None],
-                pbc=torch.from_numpy(atoms.pbc),
-                energy=torch.tensor(energy[0]),
-            )
-        )
+        values = {"z": atoms.numbers, "pos": atoms.positions, "pbc": atoms.pbc}
+        values |= {"cell": atoms.cell.array[None], "energy": energy[0]}
+        stored.append(Data(**{key: torch.as_tensor(value) for key, value in values.items()}))
     torch.save(stored, tmp_path / "graphs.pt")
     found = source(tmp_path, **{**PYG, "targets": {"energy": {"level": "graph", "unit": "eV"}}})
     assert found.node_features == ["atomic_number"]
@@ -96,13 +87,10 @@ def test_pyg_names_columns(tmp_path):
 
 
 class Malicious:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
+    """Creates a file in the working directory when it is unpickled."""
 
     def __reduce__(self):
-        return Path.touch, (self.path,)
+        return Path.touch, (Path("harm"),)
 
 
 class OwnData(Data):
@@ -112,29 +100,29 @@ class OwnData(Data):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (Malicious, "Path"),
-        (lambda _: OwnData(x=torch.ones(1, 1)), "OwnData"),
-        (lambda _: HeteroData(), "BaseStorage"),
-        (lambda _: Batch.from_data_list([pyg_graph(2)]), "Batch"),
-        (lambda _: {"x": torch.ones(1)}, "holds a dict"),
-        (lambda _: [pyg_graph(2), torch.ones(1)], "holds a list"),
+        (Malicious(), "Path"),
+        (OwnData(x=torch.ones(1, 1)), "OwnData"),
+        (HeteroData(), "BaseStorage"),
+        (Batch.from_data_list([pyg_graph(2)]), "Batch"),
+        ({"x": torch.ones(1)}, "holds a dict"),
+        ([pyg_graph(2), torch.ones(1)], "holds a list"),
     ],
 )
-def test_pyg_refuses_other_content(tmp_path, content, reason):
-    torch.save(content(tmp_path / "harm"), tmp_path / "graphs.pt")
+def test_pyg_refuses_other_content(tmp_path, monkeypatch, content, reason):
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, "graphs.pt")
     refused(tmp_path, PYG, "graphs.pt", reason)
-    assert not (tmp_path / "harm").exists()
+    assert not Path("harm").exists()
 
 
-@pytest.mark.parametrize("damage", [b"no archive", "truncated"])
+@pytest.mark.parametrize("damage", [lambda content: b"no archive", lambda content: content[:700]])
 def test_pyg_refuses_damaged_files(tmp_path, damage):
     path = tmp_path / "graphs.pt"
     torch.save([pyg_graph(2)], path)
-    path.write_bytes(path.read_bytes()[:700] if damage == "truncated" else damage)
+    path.write_bytes(damage(path.read_bytes()))
     refused(tmp_path, PYG, "graphs.pt", "cannot be read as a file of PyG graphs")
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"^((?!weights_only).)*$"):
         load_graphs(path)
-    assert "weights_only" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +150,7 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
     ],
 )
 def test_pyg_refuses_graphs(tmp_path, changes, reason):
-    bad = pyg_graph(2)
-    for key, value in changes.items():
-        if value is None:
-            del bad[key]
-        else:
-            bad[key] = value
+    values = pyg_graph(2).to_dict() | changes
+    bad = Data(**{key: value for key, value in values.items() if value is not None})
     torch.save([pyg_graph(2), bad], tmp_path / "graphs.pt")
     refused(tmp_path, PYG, "graphs.pt: structure 1", reason)

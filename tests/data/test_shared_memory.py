@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import multiprocessing
 import os
 import resource
@@ -13,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import namedtuple
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,76 +23,84 @@ import pytest
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading import graph_store, local_shards, node_cache
 from hydragnn_flow.data.reading.local_shards import files_to_send
-from hydragnn_flow.data.reading.node_cache import directory_of_user, node_entry, release_all
+from hydragnn_flow.data.reading.node_cache import node_entry, release_all
 from hydragnn_flow.data.store.manifest import load_manifest
 from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.garbage import no_collection
 
 USER = f"hydragnn_flow-{os.getuid()}"
+FORK = multiprocessing.get_context("fork")
 
 
 def entries(base: Path) -> list[str]:
     return sorted(path.name for path in (base / USER).glob("*") if path.is_dir())
 
 
-def in_child(what: Callable[[], object]) -> int:
-    """Run something in a fork of this process that ends at once after it; its wait status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            what()
-        finally:
+def in_children(what: Callable[[], object], n: int = 1) -> list[int]:
+    """Wait statuses of forks that do something side by side, and end at once after it."""
+    children = []
+    for _ in range(n):
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                _held = what()  # until it ends
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
             os._exit(0)
-    return os.waitpid(child, 0)[1]
+    return [os.waitpid(child, 0)[1] for child in children]
 
 
 pytestmark = pytest.mark.usefixtures("ram")
 
 
-def opened(under):
-    """Names of the files in a directory that this process has open."""
-    found = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
-    return sorted(name for name in found if name.startswith(str(under)))
+@pytest.fixture
+def room(monkeypatch):
+    """Sets how many bytes are free below a directory."""
+    real = shutil.disk_usage
+
+    def set_room(below, free):
+        def usage(path):
+            return SimpleNamespace(free=free) if str(path).startswith(str(below)) else real(path)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    return set_room
+
+
+def read_one(store, **options):
+    GraphStore.open(store, **options)["trainset"].batch([0])
 
 
 def forked_reader(store):
     """A fork of this process that has read the training split, and what it found."""
-    here, there = multiprocessing.Pipe()
+    here, there = FORK.Pipe()
 
     def read():
         split = GraphStore.open(store)["trainset"]
         there.send(float(split.batch(range(len(split))).pos.double().sum()))
         signal.pause()
 
-    process = multiprocessing.get_context("fork").Process(target=read)
+    process = FORK.Process(target=read)
     process.start()
     return process, here.recv()
 
 
-def test_processes_share_one_copy(written, ram):
-    """Both map the files of one entry, whose pages the system keeps once."""
-    readers = [forked_reader(written) for _ in range(2)]
-    assert len({total for _, total in readers}) == 1
-    (name,) = entries(ram)
-    arrays = {str(file) for file in (ram / USER / name).iterdir()}
-    for process, _ in readers:
-        lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
-        shared = {line.split()[-1] for line in lines if line.split()[1] == "r--s"}
-        assert arrays <= shared
-        process.kill()
-        process.join()
-
-
-def test_killed_processes_leave_nothing_for_good(written, ram):
-    process, total = forked_reader(written)
-    process.kill()
-    process.join()
-    (name,) = entries(ram)  # still warm: the next one finds it and cleans up
-    made = (ram / USER / name).stat().st_mtime_ns
-    again, same = forked_reader(written)
-    assert same == total
-    assert (ram / USER / name).stat().st_mtime_ns == made
-    again.kill()
-    again.join()
+def test_processes_share_one_copy_and_killed_ones_leave_nothing_for_good(written, ram):
+    """All map the files of one entry, whose pages the system keeps once."""
+    totals, made = set(), set()
+    for together in (2, 1):  # the last finds what the killed ones left: it is still warm
+        readers = [forked_reader(written) for _ in range(together)]
+        (name,) = entries(ram)
+        made.add((ram / USER / name).stat().st_mtime_ns)
+        arrays = {str(file) for file in (ram / USER / name).iterdir()}
+        for process, total in readers:
+            totals.add(total)
+            lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
+            assert arrays <= {line.split()[-1] for line in lines if line.split()[1] == "r--s"}
+            process.kill()
+            process.join()
+    assert len(totals) == len(made) == 1
     # Another store's opening sweeps what nobody uses any more.
     entry = node_entry("other", 1, lambda path: None, [ram])
     assert entries(ram) == ["other"]
@@ -102,17 +110,15 @@ def test_killed_processes_leave_nothing_for_good(written, ram):
 def test_stores_nobody_holds_are_let_go(copied, ram, tmp_path):
     """A program that opens many and closes none must not run out of descriptors or of disk."""
 
-    def use(**options):
-        store = GraphStore.open(copied, **options)
-        for name in store.splits:
-            store[name].batch([0])
+    def opened(under):
+        links = [file for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        return [name for name in map(str, map(Path.readlink, links)) if name.startswith(str(under))]
 
     scratch = tmp_path / "scratch"
-    gc.disable()  # which would come to their help, some time
-    try:
-        use()
+    with no_collection():  # which would come to their help, some time
+        read_one(copied)
         assert opened(tmp_path) == []
-        use(mode="random", scratch=scratch)
+        read_one(copied, mode="random", scratch=scratch)
         assert not [name for name in opened(scratch) if ".lock" in name]
         assert entries(ram) == entries(scratch) == []
         split = GraphStore.open(copied, "random", scratch=scratch)["trainset"]
@@ -120,8 +126,6 @@ def test_stores_nobody_holds_are_let_go(copied, ram, tmp_path):
         split.close()
         del split
         assert entries(scratch) == []
-    finally:
-        gc.enable()
 
 
 def test_a_process_that_leaves_at_once(written, ram):
@@ -133,8 +137,9 @@ def test_a_process_that_leaves_at_once(written, ram):
             store[name].batch([0])
         assert len(entries(ram)) == 3
         release_all()
+        os._exit(0)  # before the store is let go
 
-    assert in_child(work) == 0
+    assert in_children(work) == [0]
     assert list((ram / USER).iterdir()) == []
 
 
@@ -143,7 +148,7 @@ def test_a_limit_while_it_is_written(written, ram):
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limit[1]))
     try:
         with pytest.raises(StoreError, match=r"cannot take the graphs .*File too large"):
-            GraphStore.open(written)["trainset"].batch([0])
+            read_one(written)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert entries(ram) == []
@@ -171,29 +176,20 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
     assert node_cache.free_memory() == float("inf")
 
 
-def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):
+def test_the_first_directory_with_room(written, ram, tmp_path, room):
     """A scratch directory serves where memory for files is short."""
-    usage, real = namedtuple("usage", "total used free"), shutil.disk_usage
-
-    def room(free, below):
-        monkeypatch.setattr(
-            node_cache.shutil,
-            "disk_usage",
-            lambda path: usage(1, 1, free) if str(path).startswith(str(below)) else real(path),
-        )
-
     scratch = tmp_path / "scratch"
-    room(0, ram)
+    room(ram, 0)
     with GraphStore.open(written, scratch=scratch) as store:
         store["trainset"].batch([0])
         assert entries(ram) == []
         assert len(entries(scratch)) == 1
     assert entries(scratch) == []
-    room(0, "/")
+    room("/", 0)
     with pytest.raises(StoreError, match=r"no room for .* mode 'stream' or 'random'"):
-        GraphStore.open(written)["trainset"].batch([0])
+        read_one(written)
     theirs = Path(shutil.copytree(written / "shard-00000.bp", tmp_path / "theirs.bp"))
-    room(sum(file.stat().st_size for file in theirs.iterdir()), "/")
+    room("/", sum(file.stat().st_size for file in theirs.iterdir()))
     for path in (written, theirs):
         with pytest.raises(StoreError, match=r"no room .*larger scratch directory.* without one"):
             GraphStore.open(path, "random", scratch=scratch)
@@ -230,10 +226,9 @@ def sent(written, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_a_store_that_was_sent_is_not_read_where_it_is(written, sent, tmp_path, monkeypatch, mode):
+def test_a_store_that_was_sent_is_not_read_where_it_is(written, sent, tmp_path, room, mode):
     """Nor does it need room for a second time."""
-    here, real = directory_of_user(sent), node_cache._room
-    monkeypatch.setattr(node_cache, "_room", lambda base: 1 if base == here else real(base))
+    room(sent, 1)
     expected = GraphStore.open(written, "random")["trainset"][3].pos
     shared = shutil.copytree(written, tmp_path / "shared.gs")
     payload = shared / "shard-00000.bp" / "data.0"
@@ -279,11 +274,11 @@ def test_a_disk_without_room_for_the_copies_is_not_needed_by_what_reads_into_mem
 @pytest.mark.parametrize("mode", ["memory", "random"])
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 def test_a_store_that_did_not_come_whole_is_read_where_it_is(written, sent, mode, damage):
-    *_, largest = sorted((sent / USER).glob("*.part"), key=lambda part: part.stat().st_size)
-    if damage == "missing":
-        largest.unlink()
-    else:
-        largest.write_bytes(bytes(largest.stat().st_size))
+    largest = max((sent / USER).glob("*.part"), key=lambda part: part.stat().st_size)
+    size = largest.stat().st_size
+    largest.unlink()
+    if damage == "changed":
+        largest.write_bytes(bytes(size))
     expected = GraphStore.open(written, "random")["trainset"][3].pos
     with GraphStore.open(written, mode, scratch=sent) as store:
         assert np.array_equal(store["trainset"][3].pos, expected)
@@ -299,9 +294,7 @@ def test_what_was_sent_and_never_used_is_deleted_after_a_day(sent, monkeypatch):
 
 def test_staging_verifies(copied, tmp_path):
     payload = copied / "shard-00000.bp" / "data.0"
-    content = bytearray(payload.read_bytes())
-    content[len(content) // 2] ^= 1
-    payload.write_bytes(bytes(content))
+    payload.write_bytes(payload.read_bytes()[::-1])
     with pytest.raises(StoreError, match=r"data\.0 has changed"):
         GraphStore.open(copied, "random", scratch=tmp_path / "scratch")
     assert entries(tmp_path / "scratch") == []
@@ -320,15 +313,8 @@ sys.stdin.readline()
 
 
 def test_the_last_process_deletes_it_as_it_ends(ram):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", USER_OF_AN_ENTRY, str(ram)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    command, pipe = [sys.executable, "-c", USER_OF_AN_ENTRY, str(ram)], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
     for process in processes:
         assert process.stdout.readline()
     for process, left in zip(processes, (["data"], []), strict=True):
@@ -338,22 +324,26 @@ def test_the_last_process_deletes_it_as_it_ends(ram):
     assert list((ram / USER).iterdir()) == []
 
 
-def test_killed_while_making_it(ram):
-    def die(path):
-        (path / "half").write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
+def make_three(path):
+    for name in "abc":
+        (path / name).write_text(name)
 
-    status = in_child(lambda: node_entry("data", 1, die, [ram]))
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    entry = node_entry("data", 1, lambda path: (path / "whole").touch(), [ram])
-    assert [file.name for file in entry.path.iterdir()] == ["whole"]
+
+def made_whole_and_given_back(ram, name, make=make_three):
+    entry = node_entry(name, 1, make, [ram])
+    assert entries(ram) == [name]
+    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
     entry.release()
     assert list((ram / USER).iterdir()) == []
 
 
-def make_three(path):
-    for name in "abc":
-        (path / name).write_text(name)
+def test_killed_while_making_it(ram):
+    def die(path):
+        (path / "half").write_text("half")
+        signal.raise_signal(signal.SIGKILL)
+
+    assert in_children(lambda: node_entry("data", 1, die, [ram])) == [signal.SIGKILL]
+    made_whole_and_given_back(ram, "data")
 
 
 @pytest.mark.parametrize("next_one", ["data", "other"])
@@ -366,36 +356,32 @@ def test_killed_while_deleting_it(ram, next_one):
 
         def unlink_one(*args, **options):
             if done:
-                os.kill(os.getpid(), signal.SIGKILL)
+                signal.raise_signal(signal.SIGKILL)
             done.append(args)
             unlink(*args, **options)
 
         os.unlink = unlink_one
         entry.release()
 
-    assert os.WTERMSIG(in_child(die_at_the_second_file)) == signal.SIGKILL
+    assert in_children(die_at_the_second_file) == [signal.SIGKILL]
     assert [len(list(path.iterdir())) for path in (ram / USER).iterdir() if path.is_dir()] == [2]
-    entry = node_entry(next_one, 1, make_three, [ram])
-    assert entries(ram) == [next_one]
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
-    entry.release()
-    assert list((ram / USER).iterdir()) == []
+    made_whole_and_given_back(ram, next_one)
 
 
-def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, monkeypatch):
+def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, room):
     """It is deleted first, and does not fix where the entry goes."""
-    in_child(lambda: node_entry("data", 1, lambda _: os.kill(os.getpid(), signal.SIGKILL), [ram]))
+    in_children(lambda: node_entry("data", 1, lambda _: signal.raise_signal(signal.SIGKILL), [ram]))
     assert entries(ram) == ["data.unfinished"]
-    room = {ram: 0, tmp_path / "scratch": 1 << 30}
-    monkeypatch.setattr(node_cache, "_room", lambda base: room[base.parent])
-    entry = node_entry("data", 1, make_three, list(room))
+    room(ram, 0)
+    entry = node_entry("data", 1, make_three, [ram, tmp_path / "scratch"])
     assert entry.path.parent.parent == tmp_path / "scratch"
     assert list((ram / USER).iterdir()) == []
     entry.release()
 
 
-def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
-    """Changing a shared lock to an exclusive one lets others in between."""
+@pytest.mark.parametrize("swept", [True, False])
+def test_made_by_another_while_the_lock_changes(ram, monkeypatch, swept):
+    """Changing a shared lock to an exclusive one lets others in, who may delete its file."""
     flock, made = fcntl.flock, []
 
     def interrupted(file, operation):
@@ -404,19 +390,19 @@ def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
             flock(file, fcntl.LOCK_UN)
             with monkeypatch.context() as patch:
                 patch.setattr(fcntl, "flock", flock)
-                in_child(lambda: (node_entry("data", 1, make_three, [ram]), os._exit(0)))
+                if not swept:
+                    patch.setattr(node_cache, "_sweep", lambda base, keep: None)
+                in_children(lambda: node_entry("data", 1, make_three, [ram]))
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", interrupted)
-    entry = node_entry("data", 1, lambda path: pytest.fail("made twice"), [ram])
+    made_whole_and_given_back(ram, "data", lambda path: pytest.fail("made twice"))
     assert made
-    assert sorted(file.name for file in entry.path.iterdir()) == ["a", "b", "c"]
-    entry.release()
 
 
 def test_a_fork_gives_nothing_back(ram):
     entry = node_entry("data", 1, make_three, [ram])
-    in_child(release_all)
+    assert in_children(release_all) == [0]
     assert entries(ram) == ["data"]
     entry.release()
     assert entries(ram) == []
@@ -424,16 +410,13 @@ def test_a_fork_gives_nothing_back(ram):
 
 def test_made_once_though_all_want_it_at_once(ram, tmp_path):
     """Whoever comes while it is made waits for it."""
-    log = tmp_path / "log"
+    all_have_it = FORK.Barrier(6)
 
     def make(path):
-        with log.open("a") as file:
+        with (tmp_path / "log").open("a") as file:
             file.write("made\n")
         time.sleep(0.1)
         (path / "data").write_text("42")
-
-    fork = multiprocessing.get_context("fork")
-    all_have_it = fork.Barrier(6)
 
     def use():
         entry = node_entry("data", 1, make, [ram])
@@ -441,26 +424,16 @@ def test_made_once_though_all_want_it_at_once(ram, tmp_path):
         assert (entry.path / "data").read_text() == "42"
         entry.release()
 
-    processes = [fork.Process(target=use) for _ in range(6)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 6
-    assert log.read_text() == "made\n"
+    assert in_children(use, 6) == [0] * 6
+    assert (tmp_path / "log").read_text() == "made\n"
     assert list((ram / USER).iterdir()) == []
 
 
-def test_someone_elses_directory(ram, tmp_path):
+def of_someone_else(ram, monkeypatch):
     (ram / USER).mkdir(mode=0o755)
-    with pytest.raises(StoreError, match="open to others"):
-        node_entry("data", 1, lambda path: None, [ram])
-    entry = node_entry("data", 1, lambda path: None, [ram, tmp_path / "scratch"])
-    assert entries(tmp_path / "scratch") == ["data"]
-    entry.release()
 
 
-def test_a_file_system_without_locks(ram, tmp_path, monkeypatch):
+def without_locks(ram, monkeypatch):
     flock = fcntl.flock
 
     def refuse(file, operation):
@@ -470,8 +443,19 @@ def test_a_file_system_without_locks(ram, tmp_path, monkeypatch):
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.parametrize(
+    ("make_useless", "said"),
+    [
+        (of_someone_else, "open to others"),
+        (without_locks, r"locks \(Function not implemented\); name a scratch"),
+    ],
+)
+def test_a_directory_of_no_use_is_passed_over(ram, tmp_path, monkeypatch, make_useless, said):
+    make_useless(ram, monkeypatch)
+    with pytest.raises(StoreError, match=said):
+        node_entry("data", 1, make_three, [ram])
     entry = node_entry("data", 1, make_three, [ram, tmp_path / "scratch"])
     assert entries(tmp_path / "scratch") == ["data"]
     entry.release()
-    with pytest.raises(StoreError, match=r"locks \(Function not implemented\); name a scratch"):
-        node_entry("data", 1, make_three, [ram])

@@ -18,18 +18,24 @@ from hydragnn_flow.testing.sources import SourceSuite
 HEAVY = ("torch", "torch_geometric", "ase", "scipy", "pandas", "meshio", "adios2", "vesin")
 
 
+WITH_OWN_NODES = (*FILES, "hydragnn")
+
+
+def own_nodes(name, written, folder):
+    """The section of a format that brings graphs or node features of its own."""
+    return {"format": name, "file": str(written)} if name == "hydragnn" else FILES[name](folder)
+
+
 class TestShipped(SourceSuite):
     """Every format of the package."""
 
-    @pytest.fixture(params=["emt_alloys", *FORMATS, *FILES, "hydragnn"])
-    def section(self, request, small_chunks, tmp_path):
+    @pytest.fixture(params=["emt_alloys", *FORMATS, *WITH_OWN_NODES])
+    def section(self, request, small_chunks, written, tmp_path):
         if request.param == "emt_alloys":
             return {"format": "emt_alloys", "structures": 8}
-        if request.param == "hydragnn":
-            return {"format": "hydragnn", "file": str(request.getfixturevalue("written"))}
         if request.param in FORMATS:
             return write_section(request.param, tmp_path)[0]
-        return FILES[request.param](tmp_path)
+        return own_nodes(request.param, written, tmp_path)
 
 
 def test_every_format_is_tried():
@@ -48,25 +54,16 @@ def test_sections_import_nothing_heavy():
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.fixture(params=[*FILES, "hydragnn"])
-def case(request, tmp_path):
-    if request.param == "hydragnn":
-        return tmp_path, {"format": "hydragnn", "file": str(request.getfixturevalue("written"))}
-    return tmp_path, FILES[request.param](tmp_path)
-
-
-@pytest.mark.parametrize("case", [*sorted(FILES.keys() - {"pyg"}), "hydragnn"], indirect=True)
-def test_lengths_are_the_first_edge_feature(case):
-    folder, section = case
-    for graph in graphs(source(folder, **section)):
+@pytest.mark.parametrize("name", sorted({*WITH_OWN_NODES} - {"pyg"}))
+def test_lengths_are_the_first_edge_feature(name, written, tmp_path):
+    for graph in graphs(source(tmp_path, **own_nodes(name, written, tmp_path))):
         lengths = vectors(graph).norm(dim=1).tolist()
         assert graph.edge_attr[:, 0].tolist() == pytest.approx(lengths, rel=1e-5)
 
 
-@pytest.mark.parametrize("case", ["pyg", "voronoi", "mesh", "hydragnn"], indirect=True)
-def test_edges_longer_than_the_radius_are_refused(case, same):
-    folder, section = case
-    found = source(folder, **section)
+@pytest.mark.parametrize("name", ["pyg", "voronoi", "mesh", "hydragnn"])
+def test_edges_longer_than_the_radius_are_refused(name, written, tmp_path, same):
+    found = source(tmp_path, **own_nodes(name, written, tmp_path))
     for chunk in found.chunks():
         for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
@@ -80,9 +77,8 @@ def test_edges_longer_than_the_radius_are_refused(case, same):
                     str(error.value),
                 )
                 assert said is not None and said[1] == record.origin
-                assert [float(number) for number in said.groups()[1:]] == pytest.approx(
-                    [longest, 0.99 * longest, longest], rel=1e-5
-                )
+                numbers = [longest, 0.99 * longest, longest]
+                assert [*map(float, said.groups()[1:])] == pytest.approx(numbers, rel=1e-5)
 
 
 def test_a_missing_file_is_named_for_what_it_is_for(tmp_path):

@@ -26,14 +26,14 @@ def graphs(graph):
 
 def statistics(path, train, other=None):
     splits = {"trainset": train, "valset": other or [], "testset": []}
-    return write_store(path / "s", splits).manifest.statistics
+    return write_store(path, splits).manifest.statistics
 
 
 def test_degrees(graphs, tmp_path):
     for data in graphs:  # without symmetry, in- and out-degrees differ, as a cap makes them
         data.edge_index = data.edge_index[:, ::3]
         data.edge_shifts, data.edge_attr = data.edge_shifts[::3], data.edge_attr[::3]
-    found = statistics(tmp_path, graphs)
+    found = statistics(tmp_path / "s", graphs)
     batch = Batch.from_data_list(graphs)
     degrees = degree(batch.edge_index[1], batch.num_nodes, dtype=torch.int64)
     assert found.degree_histogram == torch.bincount(degrees).tolist()
@@ -42,18 +42,16 @@ def test_degrees(graphs, tmp_path):
 
 def test_element_energies_and_the_spread_around_them(graphs, tmp_path):
     left_over = np.random.default_rng(0).normal(scale=0.1, size=len(graphs))
-    own = [sum(ENERGIES[int(z)] for z in data.x) for data in graphs]
-    for folder, scale in (("additive", 0.0), ("spread", 1.0)):
-        for data, energy, extra in zip(graphs, own, scale * left_over, strict=True):
-            data.energy = torch.tensor([energy + extra * data.num_nodes], dtype=torch.float32)
-        (tmp_path / folder).mkdir()
-        found = statistics(tmp_path / folder, graphs)
-        if folder == "additive":
-            assert found.element_energies == pytest.approx(ENERGIES, abs=1e-5)
-            # What is left over is the rounding of float32.
-            assert found.energy_per_atom_std < 1e-5
+    for data in graphs:
+        data.energy = torch.tensor([sum(ENERGIES[int(z)] for z in data.x)], dtype=torch.float32)
+    additive = statistics(tmp_path / "additive", graphs)
+    assert additive.element_energies == pytest.approx(ENERGIES, abs=1e-5)
+    assert additive.energy_per_atom_std < 1e-5  # the rounding of float32
+    for data, extra in zip(graphs, left_over, strict=True):
+        data.energy += torch.tensor(extra * data.num_nodes, dtype=torch.float32)
+    spread = statistics(tmp_path / "spread", graphs)
     # The fit takes up some of the noise: 4 parameters for 30 structures.
-    assert found.energy_per_atom_std == pytest.approx(left_over.std(), rel=0.25)
+    assert spread.energy_per_atom_std == pytest.approx(left_over.std(), rel=0.25)
 
 
 def test_one_stoichiometry_shares_the_energy_out(graphs, tmp_path):
@@ -61,12 +59,12 @@ def test_one_stoichiometry_shares_the_energy_out(graphs, tmp_path):
     for data in graphs:
         data.x = torch.tensor([[29.0], [79.0]]).repeat(data.num_nodes // 2, 1)
         data.energy = torch.tensor([3.0 * data.num_nodes])
-    found = statistics(tmp_path, graphs)
+    found = statistics(tmp_path / "s", graphs)
     assert found.element_energies == pytest.approx({29: 3.0, 79: 3.0})
 
 
 def test_targets_and_forces_of_the_training_split_alone(graph, graphs, tmp_path):
-    found = statistics(tmp_path, graphs, [graph(seed) for seed in (100, 101)])
+    found = statistics(tmp_path / "s", graphs, [graph(seed) for seed in (100, 101)])
     energies = np.array([float(data.energy) for data in graphs])
     forces = np.concatenate([data.forces for data in graphs]).astype(np.float64)
     assert found.forces_rms == pytest.approx(np.sqrt((forces**2).mean()))
@@ -74,7 +72,6 @@ def test_targets_and_forces_of_the_training_split_alone(graph, graphs, tmp_path)
     assert found.targets["energy"].std == pytest.approx([energies.std()])
     assert found.targets["forces"].mean == pytest.approx(forces.mean(axis=0), abs=1e-9)
     assert found.targets["forces"].std == pytest.approx(forces.std(axis=0))
-    (tmp_path / "alone").mkdir()
     assert statistics(tmp_path / "alone", graphs) == found
 
 
@@ -83,7 +80,7 @@ def test_constant_targets_can_be_divided_by(graphs, tmp_path):
         # Large enough that the mean of equal numbers differs from them in the last digit.
         data.energy = torch.tensor([-1234567.9], dtype=torch.float64) / 3
         data.forces = torch.zeros_like(data.forces)
-    found = statistics(tmp_path, graphs)
+    found = statistics(tmp_path / "s", graphs)
     assert found.targets["energy"].std == [1.0]
     assert found.targets["forces"].std == [1.0] * 3
     assert found.forces_rms == 0.0
@@ -92,7 +89,7 @@ def test_constant_targets_can_be_divided_by(graphs, tmp_path):
 def test_without_targets(graphs, tmp_path):
     for data in graphs:
         del data.energy, data.forces
-    found = statistics(tmp_path, graphs)
+    found = statistics(tmp_path / "s", graphs)
     assert (found.element_energies, found.energy_per_atom_std, found.forces_rms) == ({}, 1.0, None)
     assert found.targets == {}
 

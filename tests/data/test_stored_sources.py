@@ -1,6 +1,7 @@
 """Stores and HydraGNN's files as sources, and HydraGNN's packed `y` as their targets."""
 
 import os
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,22 +89,21 @@ def test_hydragnn_refuses(written, tmp_path):
 
 
 def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch):
-    opened = []
-    open_store = GraphStore.open
-
-    def count(path, *arguments):
-        opened.append(path)
-        return open_store(path, *arguments)
-
-    monkeypatch.setattr(GraphStore, "open", count)
+    opened = Mock(side_effect=GraphStore.open)
+    monkeypatch.setattr(GraphStore, "open", opened)
     section = {"format": "hydragnn", "file": copied.name}
     chunks = source(copied.parent, **section).chunks()
     for chunk in chunks:
         assert list(source(copied.parent, **section).read(chunk))
-    assert opened == [copied]
+    assert opened.call_count == 1
     os.utime(copied / "manifest.json", (0, 0))
     assert source(copied.parent, **section).chunks() == chunks
-    assert opened == [copied, copied]
+    assert opened.call_count == 2
+
+
+def outputs(names, types, **more):
+    values = {"output_names": names.split(), "type": types.split(), **more}
+    return VariablesOfInterest.model_validate(values)
 
 
 @st.composite
@@ -117,48 +117,35 @@ def raw(draw):
     node = [rng.normal(size=(n, d)) for d in dims["node"]]
     levels = draw(st.lists(st.sampled_from(["graph", "node"]), min_size=1, max_size=4))
     index = [draw(st.integers(0, len(dims[level]) - 1)) for level in levels]
-    outputs = VariablesOfInterest(
-        output_names=tuple(f"t{i}" for i in range(len(levels))),
-        type=tuple(levels),
-        output_index=tuple(index),
-        graph_feature_dims=tuple(dims["graph"]),
-        node_feature_dims=tuple(dims["node"]),
-    )
+    features = {"graph_feature_dims": dims["graph"], "node_feature_dims": dims["node"]}
+    names = " ".join(f"t{i}" for i in range(len(levels)))
+    asked = outputs(names, " ".join(levels), output_index=index, **features)
     arrays = {"x": np.concatenate(node, axis=1), "y": np.concatenate(graph)}
     expected = [(graph if lv == "graph" else node)[i] for lv, i in zip(levels, index, strict=True)]
-    return arrays, outputs, expected
-
-
-def check(found, expected):
-    assert list(found) == [f"t{i}" for i in range(len(expected))]
-    for one, other in zip(found.values(), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    return arrays, asked, expected
 
 
 @given(raw())
 def test_features_are_found_by_their_index_and_pieces_by_their_order(case):
     """Packing as HydraGNN packs, into y and y_loc, and taking apart is the same as not packing."""
-    arrays, outputs, expected = case
-    n = len(arrays["x"])
-    check(unpack_outputs(arrays, outputs, n, "graph 0"), expected)
+    arrays, indexed, expected = case
+
+    def check(arrays, asked, expected):
+        found = unpack_outputs(arrays, asked, len(arrays["x"]), "graph 0")
+        assert list(found) == [f"t{i}" for i in range(len(expected))]
+        for one, other in zip(found.values(), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    check(arrays, indexed, expected)
     pieces = [np.reshape(values, -1) for values in expected]
-    packed = {
-        "x": arrays["x"],
-        "y": np.concatenate(pieces)[:, None],
-        "y_loc": np.cumsum([0, *map(len, pieces)])[None],
-    }
-    plain = outputs.model_copy(update={"graph_feature_dims": None, "node_feature_dims": None})
-    for asked in (outputs, plain):  # y_loc counts before the features
-        check(unpack_outputs(packed, asked, n, "graph 0"), expected)
+    ends = np.cumsum([0, *map(len, pieces)])
+    packed = {"x": arrays["x"], "y": np.concatenate(pieces)[:, None], "y_loc": ends[None]}
+    plain = indexed.model_copy(update={"graph_feature_dims": None, "node_feature_dims": None})
+    for asked in (indexed, plain):  # y_loc counts before the features
+        check(packed, asked, expected)
     # A network may name the first of them only.
-    first = {"output_names": outputs.output_names[:1], "type": outputs.type[:1]}
-    fewer = VariablesOfInterest.model_validate({**first, "output_index": outputs.output_index[:1]})
-    check(unpack_outputs(packed, fewer, n, "graph 0"), expected[:1])
-
-
-def outputs(names, types, **more):
-    values = {"output_names": names.split(), "type": types.split(), **more}
-    return VariablesOfInterest.model_validate(values)
+    fewer = outputs("t0", indexed.type[0], output_index=indexed.output_index[:1])
+    check(packed, fewer, expected[:1])
 
 
 def test_outputs_of_graphs_follow_one_another_without_y_loc():
@@ -170,33 +157,32 @@ def test_outputs_of_graphs_follow_one_another_without_y_loc():
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "said"),
+    ("asked", "y_loc", "said"),
     [
-        (outputs("a b c", "graph node graph"), {}, "divides y into 2, but"),
-        (outputs("a b", "node graph"), {}, "y holds 1 numbers for 'a', which are no values of 2"),
-        (outputs("a", "graph"), {"y_loc": np.array([0, 9])}, "does not divide the 7 numbers"),
-        (outputs("a b", "graph node"), {"y_loc": None}, "has no y_loc to say where"),
-        (outputs("a b", "graph graph"), {"y_loc": None}, "is []; correct it, or name keys"),
+        (outputs("a b c", "graph node graph"), [0, 1, 7], "divides y into 2, but"),
+        (outputs("a b", "node graph"), [0, 1, 7], "y holds 1 numbers for 'a', which are no values"),
+        (outputs("a", "graph"), [0, 9], "does not divide the 7 numbers"),
+        (outputs("a b", "graph node"), None, "has no y_loc to say where"),
+        (outputs("a b", "graph graph"), None, r"is \[\]; correct it, or name keys"),
         (
             outputs("a", "graph", output_index=[1], graph_feature_dims=[7]),
-            {"y_loc": None},
-            "asks for graph feature 1, but graph_feature_dims = [7] and the 7 columns of y",
+            None,
+            r"asks for graph feature 1, but graph_feature_dims = \[7\] and the 7 columns of y",
         ),
         (
             outputs("a", "node", output_index=[0], node_feature_dims=[2]),
-            {"y_loc": None},
-            "asks for node feature 0, but node_feature_dims = [2] and the 1 columns of x",
+            None,
+            r"asks for node feature 0, but node_feature_dims = \[2\] and the 1 columns of x",
         ),
-        (outputs("a", "graph"), {"y": None}, "has no 'y'"),
+        (outputs("a", "graph"), "without y", "has no 'y'"),
     ],
 )
-def test_what_y_does_not_hold_is_refused(asked, changes, said):
-    arrays = {"x": np.ones((2, 1)), "y": np.arange(7.0), "y_loc": np.array([[0, 1, 7]])}
-    given = {key: value for key, value in (arrays | changes).items() if value is not None}
-    with pytest.raises(InputError) as error:
-        unpack_outputs(given, asked, 2, "a.bp: trainset: graph 3")
-    assert str(error.value).startswith("a.bp: trainset: graph 3")
-    assert said in str(error.value) and "\n" not in str(error.value)
+def test_what_y_does_not_hold_is_refused(asked, y_loc, said):
+    arrays = {"x": np.ones((2, 1))} | ({} if y_loc == "without y" else {"y": np.arange(7.0)})
+    arrays |= {"y_loc": np.array([y_loc])} if isinstance(y_loc, list) else {}
+    with pytest.raises(InputError, match=rf"^a\.bp: trainset: graph 3.*{said}.*$") as error:
+        unpack_outputs(arrays, asked, 2, "a.bp: trainset: graph 3")
+    assert "\n" not in str(error.value)
 
 
 def network(names, types, **more):
@@ -210,7 +196,7 @@ def network(names, types, **more):
     )
 
 
-def hydragnn_file(folder, **more):
+def hydragnn_file(folder):
     """A `.bp` as HydraGNN's drivers of molecules write them: raw features, and keys beside them."""
     graphs = []
     for n in (2, 3, 4):
@@ -226,8 +212,6 @@ def hydragnn_file(folder, **more):
             energy=torch.tensor([-10.0 * n]),
             forces=2 * forces,
         )
-        for key, value in more.items():
-            graph[key] = value
         graphs.append(graph)
     splits = {"trainset": graphs, "valset": graphs[:1], "testset": graphs[1:2]}
     store = write_store(folder / "made", splits, cutoff=CUTOFF)
@@ -240,14 +224,11 @@ RAW = {"graph_feature_dims": [1, 1], "node_feature_dims": [1, 3, 3]}
 @pytest.mark.parametrize("names", [["one"], ["one", "two"]])
 def test_a_network_trains_on_what_hydragnn_would_read(tmp_path, names):
     """Not on the keys of the same names; each file has its own y, read by the network's outputs."""
-    sections = []
-    for name in names:
-        (tmp_path / name).mkdir()
-        file = f"{name}/{hydragnn_file(tmp_path / name)}"
-        sections.append({"name": name, "format": "hydragnn", "file": file})
+    files = {name: f"{name}/{hydragnn_file(tmp_path / name)}" for name in names}
+    sections = [{"name": name, "format": "hydragnn", "file": files[name]} for name in names]
     data = {"sources": sections}
     if len(names) == 1:
-        data = {"source": {"format": "hydragnn", "file": sections[0]["file"]}}
+        data = {"source": {"format": "hydragnn", "file": files["one"]}}
     asked = network("energy forces", "graph node", output_index=[0, 2], **RAW)
     config = RunConfig.model_validate(
         {
@@ -264,7 +245,7 @@ def test_a_network_trains_on_what_hydragnn_would_read(tmp_path, names):
         assert torch.equal(graph.forces, graph.x[:, 4:])
     levels = {name: target.level for name, target in store.manifest.targets.items()}
     assert levels == {"energy": "graph", "forces": "node"}
-    assert len(store.manifest.branches) == (len(names) if len(names) > 1 else 0)
+    assert store.manifest.branches == ([0, 1] if len(names) > 1 else [])
     build_model(config.network_with({}), store)
     # What a run writes down is read again.
     again = RunConfig.model_validate(config.model_dump(mode="json"))
@@ -278,23 +259,21 @@ def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path):
     section = section.for_network(asked)
     assert section.target_levels == {"energy": None, "per_atom": "graph"}
     source = section.open(tmp_path, 0)
-    chunk = source.chunks()[0]
-    for record in source.read(chunk):
+    for record in source.read(source.chunks()[0]):
         n = len(record.atoms)
         assert record.targets["energy"].tolist() == [-10.0 * n]
         assert record.targets["per_atom"].tolist() == [-n]
     assert source.found_targets["per_atom"].unit == "eV/atom"
 
 
-def test_a_potential_reads_keys(tmp_path):
-    file = hydragnn_file(tmp_path)
-    section = HydragnnSource(format="hydragnn", file=file)
+def test_a_potential_reads_keys():
+    section = HydragnnSource(format="hydragnn", file="any.bp")
     values = network("energy", "graph").to_json()
     values["Architecture"] |= {"mpnn_type": "EGNN", "enable_interatomic_potential": True}
     assert section.for_network(load_network(values)) is section
 
 
-def test_the_name_of_an_input_is_refused_for_an_output(tmp_path):
+def test_the_name_of_an_input_is_refused_for_an_output():
     section = HydragnnSource(format="hydragnn", file="any.bp")
     with pytest.raises(ValueError, match="output_names: 'x' means something else"):
         section.for_network(network("sum x", "graph node"))

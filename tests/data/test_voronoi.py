@@ -14,28 +14,16 @@ def cubic(*repeats, basis):
     return (corners.reshape(-1, 1, len(repeats)) + np.array(basis)).reshape(-1, len(repeats))
 
 
+HEXAGONAL = cubic(3, 3, basis=[[0, 0], [0.5, 0.5]]) * [1, 3**0.5]
+BCC = [[0, 0, 0], [0.5] * 3]
+FCC = [[0, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]
 # Lattice: points, box, cell size, and how many facets of which size a cell has.
 LATTICES = {
     "square": (cubic(3, 4, basis=[[0.5, 0.5]]), [3, 4], 1.0, {1.0: 4}),
     "cubic": (cubic(3, 3, 4, basis=[[0.5] * 3]), [3, 3, 4], 1.0, {1.0: 6}),
-    "hexagonal": (
-        cubic(3, 3, basis=[[0, 0], [0.5, 0.5]]) * [1, 3**0.5],
-        [3, 3 * 3**0.5],
-        3**0.5 / 2,
-        {3**-0.5: 6},
-    ),
-    "bcc": (
-        cubic(2, 2, 2, basis=[[0, 0, 0], [0.5] * 3]),
-        [2, 2, 2],
-        0.5,
-        {3**1.5 / 16: 8, 0.125: 6},
-    ),
-    "fcc": (
-        cubic(2, 2, 2, basis=[[0, 0, 0], [0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]),
-        [2, 2, 2],
-        0.25,
-        {2**0.5 / 8: 12},
-    ),
+    "hexagonal": (HEXAGONAL, [3, 3 * 3**0.5], 3**0.5 / 2, {3**-0.5: 6}),
+    "bcc": (cubic(2, 2, 2, basis=BCC), [2, 2, 2], 0.5, {3**1.5 / 16: 8, 0.125: 6}),
+    "fcc": (cubic(2, 2, 2, basis=FCC), [2, 2, 2], 0.25, {2**0.5 / 8: 12}),
 }
 
 
@@ -80,11 +68,14 @@ def point_sets(draw):
     return points, np.stack([low, low + length], axis=1), np.array(periodic), rng
 
 
+def in_order(rows):
+    return rows[np.lexsort(np.round(rows, 6).T[::-1])]
+
+
 def edges_of(cells, points):
     """Sender, receiver, vector and area of each edge, in an order of their own."""
     vectors = points[cells.receivers] - points[cells.senders] + cells.shifts
-    rows = np.column_stack([cells.senders, cells.receivers, vectors, cells.areas])
-    return rows[np.lexsort(np.round(rows, 6).T[::-1])]
+    return in_order(np.column_stack([cells.senders, cells.receivers, vectors, cells.areas]))
 
 
 @settings(deadline=None, max_examples=25)
@@ -98,16 +89,14 @@ def test_cells_fill_the_box_and_share_facets(drawn):
     lengths = np.linalg.norm(rows[:, 2 : 2 + d], axis=1)
     assert np.sort(lengths) == pytest.approx(np.sort(cells.distances))
     back = np.column_stack([rows[:, 1], rows[:, 0], -rows[:, 2 : 2 + d], rows[:, -1]])
-    back = back[np.lexsort(np.round(back, 6).T[::-1])]
-    assert back == pytest.approx(rows, abs=1e-7)
+    assert in_order(back) == pytest.approx(rows, abs=1e-7)
 
     order = rng.permutation(len(points))
     shuffled = tessellate(points[order], box, periodic)
     assert shuffled.volumes == pytest.approx(cells.volumes[order])
     renumbered = edges_of(shuffled, points[order])
     renumbered[:, :2] = order[renumbered[:, :2].astype(int)]
-    renumbered = renumbered[np.lexsort(np.round(renumbered, 6).T[::-1])]
-    assert renumbered == pytest.approx(rows, abs=1e-7)
+    assert in_order(renumbered) == pytest.approx(rows, abs=1e-7)
 
     # A shift of points and box changes nothing; of the points alone, nothing in a periodic box.
     step = rng.normal(scale=5, size=d)
@@ -153,13 +142,9 @@ def test_voronoi_nodes_and_edges(tmp_path):
 
 def test_voronoi_of_a_csv(tmp_path):
     (tmp_path / "a.csv").write_text("x, y, z, size\n0.5, 0.5, 1, 7\n1.5, 0.5, 1, 8\n")
-    section = {
-        "format": "voronoi",
-        "train": "a.csv",
-        "box": [[0, 2], [0, 1], [0, 2]],
-        "features": ["size"],
-        "targets": {"radius": {"level": "node", "unit": "µm", "key": "size"}},
-    }
+    targets = {"radius": {"level": "node", "unit": "µm", "key": "size"}}
+    section = {"format": "voronoi", "train": "a.csv", "features": ["size"], "targets": targets}
+    section["box"] = [[0, 2], [0, 1], [0, 2]]
     (graph,) = graphs(source(tmp_path, **section))
     assert graph.x.tolist() == [[7, 2], [8, 2]]
     assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
@@ -191,11 +176,6 @@ def test_voronoi_of_a_csv(tmp_path):
 )
 def test_voronoi_refuses(tmp_path, arrays, changes, reason):
     np.savez(tmp_path / "a.npz", **{"load": np.ones(len(arrays.get("points", []))), **arrays})
-    section = {
-        "format": "voronoi",
-        "train": "a.npz",
-        "box": [[0, 1], [0, 1]],
-        "targets": {"load": {"level": "node", "unit": "N"}},
-        **changes,
-    }
-    refused(tmp_path, section, "a.npz", reason)
+    targets = {"load": {"level": "node", "unit": "N"}}
+    section = {"format": "voronoi", "train": "a.npz", "box": [[0, 1]] * 2, "targets": targets}
+    refused(tmp_path, section | changes, "a.npz", reason)
