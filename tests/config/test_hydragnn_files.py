@@ -10,7 +10,6 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import Architecture, HydraNetwork
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
-from hydragnn_flow.errors import InputError
 
 # Every key HydraGNN reads, those included that its update_config adds when it saves a
 # configuration, with values that ask for nothing that is not built here.
@@ -39,16 +38,6 @@ def test_a_file_with_every_key_is_accepted_in_any_form(tmp_path):
     for form in (str(path), HYDRAGNN, section, {"NeuralNetwork": section}):
         assert load_network(form) == network
     assert load_network(network) is network
-
-
-def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for():
-    for key in HYDRAGNN["NeuralNetwork"]["Architecture"]:
-        values = copy.deepcopy(HYDRAGNN)
-        del section(values, "Architecture")[key]
-        try:
-            load_network(values)
-        except InputError as error:
-            assert key in str(error)
 
 
 def known(section, values):

@@ -21,6 +21,7 @@ def test_every_shipped_configuration_loads(path, tmp_path):
     assert config.name == path.stem
     assert config.data.path == tmp_path.resolve()
     assert config.rungs[-1] == config.network_with({}).Training.num_epoch
+    assert path.parent.name != "configs" or config.remarks() == []
 
 
 def test_file_names_are_relative_to_the_file_that_has_them(
