@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placer_cases import busy_until, segments
 
@@ -43,7 +43,7 @@ def on(segment, width, loss=0.02):
     return replace(segment, width=width, estimate=replace(segment.estimate, seconds=seconds))
 
 
-def shapes_up_to(most):  # type: ignore[no-untyped-def]
+def shapes_up_to(most):
     """Shapes of segments that may have so many GCDs."""
     return lambda segment: [on(segment, width) for width in useful_widths(NODE, most)]
 
@@ -57,7 +57,6 @@ def fleet_of(nodes, blocks=1):
 times = st.lists(st.floats(1, 1e4), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(seconds=times, gcds=st.integers(0, 80), most=st.sampled_from([1, 2, 4, 8, 32]))
 def test_segments_are_widened_so_that_the_last_ends_early(seconds, gcds, most):
     ready = segments(*[(s, 1.0, 1.0) for s in seconds])
@@ -90,7 +89,6 @@ def test_what_ends_before_others_anyway_is_not_widened():
     assert wide.shapes()[0].width == 2
 
 
-@settings(deadline=None)
 @given(
     seconds=times,
     nodes=st.integers(1, 6),
@@ -125,7 +123,6 @@ def at_work(fleet, lengths):
     ]
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.floats(1, 1e4), min_size=1, max_size=24),
     nodes=st.integers(3, 6),
