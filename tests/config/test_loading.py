@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig, Parameter, SearchConfig, load_config
@@ -73,7 +73,6 @@ def test_exponents_without_a_point_are_numbers(quickstart, change, write):
     assert config.search.space["Training.batch_size"].choices == (20.0,)
 
 
-@settings(deadline=None)
 @given(
     num_epoch=st.integers(1, 10_000),
     min_epochs=st.integers(1, 200),
