@@ -13,11 +13,9 @@ from optuna.trial import TrialState, create_trial
 from rich.console import Console
 
 from hydragnn_flow.energy_counters import Reading
-from hydragnn_flow.ensemble.evaluation.measures import MEASURES
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.report import errors
 from hydragnn_flow.report import gcd_time as cost
-from hydragnn_flow.report.html import environment
 from hydragnn_flow.report.tables import cell, shown, terminal
 from hydragnn_flow.report.trials_frame import best_table, study_frame, trials_table
 from hydragnn_flow.run_directory import RunDirectory
@@ -100,46 +98,6 @@ def test_every_member_stands_beside_the_ensemble(finished):
     assert list(table.loc["predicted noise"]) == ["", "", "0.0300 eV/Å"]
     told = table["energy per atom [meV/atom]"]
     assert "(" not in told["ensemble of 3"] and told[below[0]] == ""
-
-
-def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(finished):
-    summary = summary_of(finished)
-    forces = summary["errors"]["forces"]
-    forces["mae"]["ensemble"]["value"], forces["mae"]["2"]["value"] = 0.052, 0.0395
-    forces["change"]["2"] = {"value": 0.3165, "lo": 0.21, "hi": 0.43}
-    summary["failed"] = [{"member": k, "trial": 9, "reason": f"error: {k}"} for k in (1, 7)]
-    summary["errors"]["[bold]gap"] = summary["errors"].pop("forces")
-    text = printed(errors.closing_table(summary), 80)
-    for words in (
-        "[bold]gap: the ensemble errs more than member 2, trial 12, "
-        "0.0520 against 0.0395 eV/Å, +31.6 (+21.0 to +43.0) %",
-        "member 1 (trial 11) was not trained to its end: diverged",
-        "member 7 (trial 9) failed",
-    ):
-        assert words in text
-    assert "member 1 (trial 9)" not in text
-
-
-def test_members_and_their_combination_are_told_with_the_reasons(finished):
-    summary = summary_of(finished)
-    told = environment().get_template("words.j2").module.made_of(summary)
-    assert "mean" in told and "5 structures of the validation split" in told
-    table = errors.members_table(summary)
-    assert "choice" not in table and list(table["reason"]) == ["", "diverged", "diverged"]
-
-
-def test_every_measure_has_a_name_and_its_interval():
-    names = [*MEASURES, "mae_flagged", "coverage_90", "width_90", "coverage_99.5", "width_99.5"]
-    measures = {name: {"value": 0.5, "lo": 0.25, "hi": 0.75} for name in names}
-    measures["r2"] = dict.fromkeys(("value", "lo", "hi"))
-    measures["mae"] |= {"lo": None, "hi": None}  # of one structure
-    target = {"unit": "eV", "structures": 1, "values": 1234, "measures": measures}
-    table = errors.measures_frame({"energy": target}).set_index("measure")
-    assert table.index.is_unique and set(table["target"]) == {"energy [eV]"}
-    assert table.loc["values", "value"] == "1,234" and table.loc["flagged", "value"] == "0"
-    assert table.loc["MAE"].tolist()[1:] == ["0.500", ""]
-    assert table.loc["R2"].tolist()[1:] == ["", ""], "undefined"
-    assert table.loc["99.5 % interval holds"].tolist()[1:] == ["50.0 %", "25.0 % to 75.0 %"]
 
 
 def test_failures_of_like_reasons_are_together():
