@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Gcd, Sizes, Taken, Work, too_large
 
+AT_ONCE = {"step_seconds": 0.0, "start_seconds": 0.0, "epoch_seconds": 0.0}
+NETWORK = {"node_bandwidth": 1e10, "network_bandwidth": 1e9}
 GCD = Gcd(
-    memory_gib=16.0,
-    flops=1e12,
-    bandwidth=1e11,
-    launch_seconds=1e-5,
-    process_gib=0.5,
-    most_segments=4,
-    step_seconds=0.0,
-    start_seconds=0.0,
-    epoch_seconds=0.0,
-    node_bandwidth=1e10,
-    network_bandwidth=1e9,
+    16.0, 1e12, 1e11, launch_seconds=1e-5, process_gib=0.5, most_segments=4, **AT_ONCE, **NETWORK
 )
 CORE = replace(GCD, launches=True)
 works = st.builds(
