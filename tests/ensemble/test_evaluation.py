@@ -267,11 +267,10 @@ def test_the_command_prints_a_table_and_writes_it(
     table = pd.read_csv(csv)
     assert list(dict.fromkeys(table["target"])) == TARGETS
     for row in table.itertuples():
+        of = expected[row.target]
         told = (row.value, row.lo, row.hi)
-        assert told == pytest.approx(expected[row.target].measures[row.measure], nan_ok=True)
-        of_target = expected[row.target]
-        told = (row.unit, row.structures, row.values)
-        assert told == (of_target.unit, of_target.structures, of_target.values)
+        assert told == pytest.approx(of.measures[row.measure], nan_ok=True)
+        assert (row.unit, row.structures, row.values) == (of.unit, of.structures, of.values)
     assert flow(*of_store, file)[0] == 0
     assert json.loads(file.read_text()).keys() == expected.keys()
     new = tmp_path / "new.extxyz"

@@ -44,7 +44,7 @@ def select(strategy, size, candidates, judged):
     return select_members(strategy, size, candidates, residuals, judged.shares, judged.power)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 99),
     k=st.integers(2, 12),
@@ -181,16 +181,9 @@ def trials(tmp_path, alloy_store):
             else TrialRecord(number, "pruned", {"Architecture.mpnn_type": mpnn_type}, value)
             for number, (mpnn_type, value) in enumerate(zip(TYPES, values, strict=True))
         ]
-        selection, missing = choose_trials(
-            config.members,
-            config.network["Architecture"],
-            config.search.keep_checkpoints == "best",
-            records,
-            results,
-            lambda number: tmp_path / str(number),
-            split,
-            criterion,
-        )
+        asked = config.members, config.network["Architecture"], False
+        there = records, results, lambda number: tmp_path / str(number), split, criterion
+        selection, missing = choose_trials(*asked, *there)
         return [choice.trial for choice in selection.chosen], missing
 
     return choose, tmp_path
