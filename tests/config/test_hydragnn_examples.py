@@ -33,11 +33,8 @@ def checkout(request):
 def files(checkout):
     """All configurations of a checkout; other JSON files have no such section."""
     every = sorted(checkout.rglob("*.json"))
-    return [
-        file.relative_to(checkout).as_posix()
-        for file in every
-        if '"NeuralNetwork"' in file.read_text(encoding="utf-8")
-    ]
+    ours = [file for file in every if '"NeuralNetwork"' in file.read_text(encoding="utf-8")]
+    return [file.relative_to(checkout).as_posix() for file in ours]
 
 
 def test_its_files_are_accepted_or_refused_for_a_reason(checkout):
@@ -90,11 +87,8 @@ BRANCHES = [{"type": f"branch-{i}", "architecture": GRAPH_HEAD} for i in range(3
 NODE_BRANCHES = [{"type": f"branch-{i}", "architecture": HEAD} for i in range(3)]
 TWO = {"output_names": ["energy", "forces"], "type": ["graph", "node"]}
 TWO |= {"output_index": [0, 2], "output_dim": [1, 3]}
-POTENTIAL = {
-    "enable_interatomic_potential": True,
-    "activation_function": "silu",
-    "output_heads": {"node": {**HEAD, "type": "mlp"}},
-}
+POTENTIAL = {"enable_interatomic_potential": True, "activation_function": "silu"}
+POTENTIAL |= {"output_heads": {"node": {**HEAD, "type": "mlp"}}}
 OF_POTENTIAL = {"output_names": ["graph_energy"], "output_dim": [1], "type": ["node"]}
 CHARGE_AND_SPIN = {"use_graph_attr_conditioning": True}
 OF_ATOMS = {"mode": "node_budget", "max_nodes": 64, "max_graphs": 8, "shuffle": True}

@@ -50,11 +50,9 @@ def known(section, values):
 
 
 def test_every_key_hydragnn_reads_is_tried_here(tables):
-    tried = {
-        place
-        for name in ("Architecture", "Variables_of_interest", "Training")
-        for place in known(name, HYDRAGNN["NeuralNetwork"][name])
-    }
+    tried = set()
+    for name in ("Architecture", "Variables_of_interest", "Training"):
+        tried.update(known(name, HYDRAGNN["NeuralNetwork"][name]))
     read = tables.READ_BY_HYDRAGNN
     assert tried == {(name, key) for name, keys in read.items() for key in keys.split()}
 
