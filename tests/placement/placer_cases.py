@@ -7,17 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydragnn_flow.placement import (
-    Estimate,
-    Fleet,
-    Gcd,
-    Host,
-    Placeable,
-    Placement,
-    Resident,
-    Spot,
-    place,
-)
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placeable, Resident, Spot, place
 
 WHOLE = Estimate(1.0, 1.0, uncorrected_seconds=1.0, busy=1.0)
 
@@ -55,7 +45,7 @@ def one_node(gcd: Gcd, free: int, busy: Sequence[float] = ()) -> Fleet:
     return fleet
 
 
-def by_gcd(placed: Iterable[Placement[Any]]) -> list[list[Any]]:
+def by_gcd(placed: Iterable[Any]) -> list[list[Any]]:
     """Segments that run side by side, GCD by GCD; one of several GCDs is there once."""
     found = defaultdict[Spot, list[Any]](list)
     for placement in placed:

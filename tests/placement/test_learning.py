@@ -62,9 +62,8 @@ def taken(i, together=1, power=0.5):
     """A segment; those that share a GCD take a power of their number as long."""
     network = NETWORKS[i]
     step = SECONDS[i] * together**power
-    return Taken(
-        *(network.work, 100, step, 101 * step, 1, 0.0), memory=network.memory, together=together
-    )
+    known = {"memory": network.memory, "together": together}
+    return Taken(network.work, 100, step, 101 * step, 1, 0.0, **known)
 
 
 def learned_from(chosen, together=lambda: 1):

@@ -103,12 +103,7 @@ def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends():
     assert len(rest) == 1
 
 
-@given(
-    ready=ready,
-    share=st.integers(1, 4),
-    nodes=st.integers(1, 3),
-    ends=st.lists(st.integers(0, 50), max_size=30),
-)
+@given(ready, st.integers(1, 4), st.integers(1, 3), st.lists(st.integers(0, 50), max_size=30))
 def test_whatever_begins_and_ends_no_gcd_is_overfull(ready, share, nodes, ends):
     """The fleet's counts are those of a count anew, too."""
     site = gcd(share=share)
