@@ -46,9 +46,8 @@ def frame_of(*trials, objectives=1):
 
 
 def test_a_column_has_one_heading_wherever_it_is_shown():
-    table = pd.DataFrame(
-        {"share": [1.0, 12345.6], "[red]x": ["−1.0 (−2 to 3)", ""], "y": ["3 s", ""]}
-    )
+    columns = {"share": [1.0, 12345.6], "[red]x": ["−1.0 (−2 to 3)", ""], "y": ["3 s", ""]}
+    table = pd.DataFrame(columns)
     headings, rows, left_out = shown(table)
     assert [(of.label, of.is_number) for of in headings] == [
         ("share [%]", True), ("[red]x", True), ("y", False),

@@ -101,11 +101,9 @@ def test_ranking_has_those_beyond_a_limit_last():
 
 def test_odd_parameters_go_into_parquet(tmp_path):
     study = optuna.create_study()
-    domains = {
-        "flag": CategoricalDistribution([True, False]),
-        "mixed": CategoricalDistribution(["a", 2]),
-        "n": IntDistribution(1, 5),
-    }
+    choices = {"flag": [True, False], "mixed": ["a", 2]}
+    domains = {name: CategoricalDistribution(of) for name, of in choices.items()}
+    domains["n"] = IntDistribution(1, 5)
     for params in ({"flag": True, "mixed": "a", "n": 1}, {"flag": False, "mixed": 2}):
         used = {name: domains[name] for name in params}
         study.add_trial(create_trial(values=[1.0], params=params, distributions=used))
