@@ -93,11 +93,8 @@ def test_descriptors_are_of_the_structure_alone(lively):
     assert np.square(found).sum(axis=1).mean() == pytest.approx(n_members)
 
 
-points = st.lists(
-    st.tuples(*[st.integers(-3, 3)] * 2).map(lambda pair: [float(x) for x in pair]),
-    min_size=1,
-    max_size=7,
-)
+point = st.tuples(st.integers(-3, 3), st.integers(-3, 3))
+points = st.lists(point.map(lambda pair: [*map(float, pair)]), min_size=1, max_size=7)
 
 
 def reach(all_points, chosen):

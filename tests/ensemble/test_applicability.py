@@ -199,9 +199,8 @@ def test_neighbours_are_shared_out_between_the_nearest_distances():
 def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     """There are no forces on their atoms, and members agree on that."""
     forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])
-    known = Applicability.of(alloy_store["trainset"], alloy_store.manifest).with_deviations(
-        {"forces": forces}
-    )
+    known = Applicability.of(alloy_store["trainset"], alloy_store.manifest)
+    known = known.with_deviations({"forces": forces})
     (note,), _ = known.disagreement({"forces": np.array([0.4])}, alloy_store.manifest)
     assert "forces is 0.4 eV/Å, above 0.1 eV/Å" in note
 
@@ -219,9 +218,8 @@ def test_what_was_found_survives_its_file(alloy_store, known, alloys, tmp_path):
     assert notes(Applicability.load(old), *structures) == notes(known, *structures)
     assert file.stat().st_size < 100_000
     manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
-    nothing = Applicability.of(alloy_store["trainset"], manifest).with_deviations(
-        {"energy": np.ones(3)}
-    )
+    nothing = Applicability.of(alloy_store["trainset"], manifest)
+    nothing = nothing.with_deviations({"energy": np.ones(3)})
     assert nothing.compare(alloy_store["testset"].batch([0, 1])) == ["", ""], "nodes are no atoms"
     nothing.save(file)
     assert Applicability.load(file) == nothing
@@ -275,7 +273,5 @@ def test_new_structures_of_the_same_kind_are_seldom_flagged():
     rng = np.random.default_rng(1)
     for n in (20, 200, 2000):
         ranges = [Range.of(rng.normal(size=n)) for _ in range(200)]
-        rates = [
-            len([*one.beyond(rng.normal(size=500), True, True)]) / 500 for one in ranges if one
-        ]
-        assert len(rates) == 200 and np.mean(rates) < 0.006, n
+        rates = [len([*one.beyond(rng.normal(size=500), True, True)]) / 500 for one in ranges]
+        assert np.mean(rates) < 0.006, n

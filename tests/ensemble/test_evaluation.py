@@ -166,9 +166,8 @@ def test_a_target_without_labels_is_told_and_left_out(ensemble, structures, allo
     assert list(found) == TARGETS[:2]
     graph = atoms_to_graph(structures[0], 4.0, None, targets={"energy": np.array([1.5])})
     path = tmp_path / "energies.gs"
-    write_store(
-        path, {"trainset": [graph]}, targets={"energy": Target(level="graph", dim=1)}, cutoff=4.0
-    )
+    targets = {"energy": Target(level="graph", dim=1)}
+    write_store(path, {"trainset": [graph]}, targets=targets, cutoff=4.0)
     found = evaluate(ensemble, path, say=said.append)
     assert list(found) == TARGETS[:2] and found["energy"].structures == 1
     assert said == 2 * ["not evaluated, as no structure has a label: forces"]
@@ -241,10 +240,8 @@ def test_a_stress_is_read_in_both_orders(dim):
     tensor = np.array([[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]])
     voigt = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     cell = Atoms("Cu", cell=[3, 3, 3], pbc=True)
-    found = {
-        str(i): Found(cell, {"stress": value})
-        for i, value in enumerate((tensor, voigt, tensor.ravel().tolist()))
-    }
+    labels = {"a": tensor, "b": voigt, "c": tensor.ravel().tolist()}
+    found = {name: Found(cell, {"stress": value}) for name, value in labels.items()}
     described = Target(level="graph", dim=dim, unit="eV/Å^3")
     read = every_label(found | {"d": Found(Atoms("Cu"), {})}, "stress", described, ["stress"])
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)

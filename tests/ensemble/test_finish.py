@@ -130,9 +130,8 @@ def test_independent_members_count_by_their_variance():
     random = np.random.default_rng(3)
     residuals = random.normal(size=(2, 20000)) * np.array([[1.0], [2.0]])
     for power in (1, 2):
-        found = combine_best(
-            Judged(residuals, np.full(20000, 1 / 20000), power), folds(20000), "weighted", False
-        )
+        judged = Judged(residuals, np.full(20000, 1 / 20000), power)
+        found = combine_best(judged, folds(20000), "weighted", False)
         np.testing.assert_allclose(found.weights, [0.8, 0.2], atol=0.02)
 
 

@@ -16,11 +16,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble.predictions import inputs
-from hydragnn_flow.ensemble.predictions.member_predictions import (
-    lay_out,
-    predict_graphs,
-    predict_members,
-)
+from hydragnn_flow.ensemble.predictions import member_predictions as module
 from hydragnn_flow.ensemble.predictions.structure_files import open_structures
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID
 from hydragnn_flow.errors import InputError
@@ -131,9 +127,8 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
     for atoms in (structures := [rattled(seed=seed) for seed in range(4)]):
         atoms.info["spin"] = 1.0
     write(tmp_path / "dense.xyz", structures)
-    data = DataConfig.model_validate(
-        {"source": source, "path": tmp_path, "split": {"val": 0.25, "test": 0.25}}
-    )
+    split = {"val": 0.25, "test": 0.25}
+    data = DataConfig.model_validate({"source": source, "path": tmp_path, "split": split})
     store = prepare_store(data, CUTOFF, 12, 0, tmp_path / "dense.gs")
     if cut_in_training:
         other.predict(store)
@@ -217,8 +212,8 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(ensemble, alloy_
     broken = replace(ensemble, models=tuple(map(WithoutEnergy, ensemble.models)))
 
     def chunk(data, split=None):
-        (found,) = predict_members(broken, open_structures(broken, data, split))
-        return lay_out(broken, found, False), found
+        (found,) = module.predict_members(broken, open_structures(broken, data, split))
+        return module.lay_out(broken, found, False), found
 
     of_structures, _ = chunk([rattled(), bulk("Cu")])
     graphs = of_structures.tables.graphs
@@ -229,8 +224,10 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(ensemble, alloy_
     lost = of_store.tables.graphs["energy_mean"].isna()
     assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
     test = alloy_store["testset"]  # as at the end of a campaign, whose members have predicted it
-    known = predict_graphs(broken, alloy_store, [test], {GRAPH_ID: test.graph_id}, found.members)
-    assert lay_out(broken, known, False).tables.graphs.equals(of_store.tables.graphs)
+    known = module.predict_graphs(
+        broken, alloy_store, [test], {GRAPH_ID: test.graph_id}, found.members
+    )
+    assert module.lay_out(broken, known, False).tables.graphs.equals(of_store.tables.graphs)
 
 
 def test_labels_of_structures_become_references_and_errors(ensemble):

@@ -70,9 +70,8 @@ def test_extrapolation_adds_to_the_error_that_all_members_share():
     np.testing.assert_allclose(total(True, noise, 0.5), [[1.0], [np.hypot(6, 2 * np.sqrt(3))]])
     one = Deviation(1.0, 2.0, noise=0.5, extrapolation=1.5)
     found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, deviations=(one,))
-    d = distribution(
-        np.zeros((2, 2, 1)), equal(2), found, rows, np.stack([noise] * 2), coverage=0.9
-    )
+    members, noises = np.zeros((2, 2, 1)), np.stack([noise, noise])
+    d = distribution(members, equal(2), found, rows, noises, coverage=0.9)
     np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 2 * np.sqrt(3))]]))
     np.testing.assert_array_equal(d.aleatoric_std, 2 * noise)
 
@@ -120,12 +119,7 @@ def test_members_without_a_weight_do_not_extrapolate():
 
 
 @settings(max_examples=8)
-@given(
-    factor=st.floats(1e-6, 1e6),
-    seed=st.integers(0, 1000),
-    n=st.integers(5, 80),
-    per_atom=st.booleans(),
-)
+@given(st.floats(1e-6, 1e6), st.integers(0, 1000), st.integers(5, 80), st.booleans())
 def test_units_do_not_matter(factor, seed, n, per_atom):
     rng = np.random.default_rng(seed)
     reference = rng.normal(size=(n, 1))
