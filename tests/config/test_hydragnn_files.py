@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from page_cases import blocks
 
-from hydragnn_flow.config import load_config, load_network
+from hydragnn_flow import load_config
+from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import Architecture, HydraNetwork
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY

@@ -99,6 +99,24 @@ def test_every_member_stands_beside_the_ensemble(finished):
     assert "(" not in told["ensemble of 3"] and told[below[0]] == ""
 
 
+def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(finished):
+    summary = summary_of(finished)
+    forces = summary["errors"]["forces"]
+    forces["mae"]["ensemble"]["value"], forces["mae"]["2"]["value"] = 0.052, 0.0395
+    forces["change"]["2"] = {"value": 0.3165, "lo": 0.21, "hi": 0.43}
+    summary["failed"] = [{"member": k, "trial": 9, "reason": f"error: {k}"} for k in (1, 7)]
+    summary["errors"]["[bold]gap"] = summary["errors"].pop("forces")
+    text = printed(errors.closing_table(summary), 80)
+    for words in (
+        "[bold]gap: the ensemble errs more than member 2, trial 12, "
+        "0.0520 against 0.0395 eV/Å, +31.6 (+21.0 to +43.0) %",
+        "member 1 (trial 11) was not trained to its end: diverged",
+        "member 7 (trial 9) failed",
+    ):
+        assert words in text
+    assert "member 1 (trial 9)" not in text
+
+
 def test_failures_of_like_reasons_are_together():
     lost = [
         segment(number=n, status="lost", reason=f"node n{n} is gone", seconds=360.0, gcds=["0"])
