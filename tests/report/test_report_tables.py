@@ -13,6 +13,7 @@ from optuna.trial import TrialState, create_trial
 from rich.console import Console
 
 from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.ensemble.evaluation.measures import MEASURES
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.report import errors
 from hydragnn_flow.report import gcd_time as cost
@@ -115,6 +116,25 @@ def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(
     ):
         assert words in text
     assert "member 1 (trial 9)" not in text
+
+
+def test_members_have_the_columns_that_say_something(finished):
+    table = errors.members_table(summary_of(finished))
+    assert "choice" not in table and list(table["reason"]) == ["", "diverged", "diverged"]
+
+
+def test_every_measure_has_a_name_and_its_interval():
+    names = [*MEASURES, "mae_flagged", "coverage_90", "width_90", "coverage_99.5", "width_99.5"]
+    measures = {name: {"value": 0.5, "lo": 0.25, "hi": 0.75} for name in names}
+    measures["r2"] = dict.fromkeys(("value", "lo", "hi"))
+    measures["mae"] |= {"lo": None, "hi": None}  # of one structure
+    target = {"unit": "eV", "structures": 1, "values": 1234, "measures": measures}
+    table = errors.measures_frame({"energy": target}).set_index("measure")
+    assert table.index.is_unique and set(table["target"]) == {"energy [eV]"}
+    assert table.loc["values", "value"] == "1,234" and table.loc["flagged", "value"] == "0"
+    assert table.loc["MAE"].tolist()[1:] == ["0.500", ""]
+    assert table.loc["R2"].tolist()[1:] == ["", ""], "undefined"
+    assert table.loc["99.5 % interval holds"].tolist()[1:] == ["50.0 %", "25.0 % to 75.0 %"]
 
 
 def test_failures_of_like_reasons_are_together():
