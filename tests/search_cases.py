@@ -24,12 +24,11 @@ DOMAINS = {
 
 
 def made_study(
-    count: int, objectives: int = 1, *, all_complete: bool = False, seed: int = 0
+    count: int, objectives: int = 1, *, seed: int = 0
 ) -> tuple[optuna.Study, list[SegmentResult]]:
     """Trials whose loss depends on the learning rate most, then the type; on the dropout never.
 
-    Where a SchNet has ``RADIAL``, it matters; the second objective is the width. With
-    ``all_complete`` trials that a rung ended are complete, too, with values as TPE ranks them.
+    Where a SchNet has ``RADIAL``, it matters; the second objective is the width.
     """
     random = np.random.default_rng(seed)
     study = optuna.create_study(directions=["minimize"] * objectives)
@@ -53,9 +52,7 @@ def made_study(
             for epoch in range(1, RUNGS[rung] + 1)
         ]
         reports = {epoch: curve[epoch - 1][2] for epoch in RUNGS[: rung + 1]}
-        value, complete = curve[-1][2], rung == 2 or all_complete
-        if all_complete:
-            value += 1000.0 * (2 - rung)
+        value, complete = curve[-1][2], rung == 2
         values = [value, float(params[WIDTH])][:objectives] if complete or objectives == 1 else None
         trials.append(
             create_trial(

@@ -33,11 +33,8 @@ def checkout(request):
 def files(checkout):
     """All configurations of a checkout; other JSON files have no such section."""
     every = sorted(checkout.rglob("*.json"))
-    return [
-        file.relative_to(checkout).as_posix()
-        for file in every
-        if '"NeuralNetwork"' in file.read_text(encoding="utf-8")
-    ]
+    ours = [file for file in every if '"NeuralNetwork"' in file.read_text(encoding="utf-8")]
+    return [file.relative_to(checkout).as_posix() for file in ours]
 
 
 def test_its_files_are_accepted_or_refused_for_a_reason(checkout):
@@ -75,47 +72,27 @@ def test_what_is_accepted_trains(checkout):
 
 HEAD = {"num_headlayers": 1, "dim_headlayers": [4]}
 GRAPH_HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 4, **HEAD}
+ARCHITECTURE = {"mpnn_type": "EGNN", "radius": 5.0, "max_neighbours": 20, "hidden_dim": 8}
+ARCHITECTURE |= {"num_conv_layers": 2, "periodic_boundary_conditions": False}
+ARCHITECTURE |= {"output_heads": {"graph": GRAPH_HEAD}, "task_weights": [1.0]}
+VARIABLES = {"input_node_features": [0], "output_names": ["energy_per_atom"], "type": ["graph"]}
+TRAINING = {"num_epoch": 2, "perc_train": 0.7, "batch_size": 32, "loss_function_type": "mae"}
 BASE = {
-    "Architecture": {
-        "mpnn_type": "EGNN",
-        "radius": 5.0,
-        "max_neighbours": 20,
-        "periodic_boundary_conditions": False,
-        "hidden_dim": 8,
-        "num_conv_layers": 2,
-        "output_heads": {"graph": GRAPH_HEAD},
-        "task_weights": [1.0],
-    },
-    "Variables_of_interest": {
-        "input_node_features": [0],
-        "output_names": ["energy_per_atom"],
-        "output_index": [0],
-        "type": ["graph"],
-        "denormalize_output": False,
-    },
-    "Training": {
-        "num_epoch": 2,
-        "perc_train": 0.7,
-        "batch_size": 32,
-        "loss_function_type": "mae",
-        "Optimizer": {"type": "AdamW", "learning_rate": 1e-3},
-    },
+    "Architecture": ARCHITECTURE,
+    "Variables_of_interest": VARIABLES | {"output_index": [0], "denormalize_output": False},
+    "Training": TRAINING | {"Optimizer": {"type": "AdamW", "learning_rate": 1e-3}},
 }
 PE = {"global_attn_engine": "GPS", "global_attn_type": "multihead", "global_attn_heads": 4}
 BRANCHES = [{"type": f"branch-{i}", "architecture": GRAPH_HEAD} for i in range(3)]
 NODE_BRANCHES = [{"type": f"branch-{i}", "architecture": HEAD} for i in range(3)]
-TWO = {
-    "output_names": ["energy", "forces"],
-    "output_index": [0, 2],
-    "output_dim": [1, 3],
-    "type": ["graph", "node"],
-}
-POTENTIAL = {
-    "enable_interatomic_potential": True,
-    "activation_function": "silu",
-    "output_heads": {"node": {**HEAD, "type": "mlp"}},
-}
+TWO = {"output_names": ["energy", "forces"], "type": ["graph", "node"]}
+TWO |= {"output_index": [0, 2], "output_dim": [1, 3]}
+POTENTIAL = {"enable_interatomic_potential": True, "activation_function": "silu"}
+POTENTIAL |= {"output_heads": {"node": {**HEAD, "type": "mlp"}}}
 OF_POTENTIAL = {"output_names": ["graph_energy"], "output_dim": [1], "type": ["node"]}
+CHARGE_AND_SPIN = {"use_graph_attr_conditioning": True}
+OF_ATOMS = {"mode": "node_budget", "max_nodes": 64, "max_graphs": 8, "shuffle": True}
+WEIGHTS = {"energy_peratom_weight": 1.0, "force_weight": 10.0}
 
 KINDS = {
     "the first output of y, columns of x and lengths by any of their names": (
@@ -143,27 +120,16 @@ KINDS = {
         OF_POTENTIAL,
     ),
     "a potential with charge and spin": (
-        {
-            **POTENTIAL,
-            "mpnn_type": "MACE",
-            "correlation": [2, 2],
-            "energy_peratom_weight": 1.0,
-            "force_weight": 10.0,
-            "use_graph_attr_conditioning": True,
-            "graph_attr_conditioning_mode": "concat_node",
-            "graph_pooling": "add",
-            "output_heads": {"graph": GRAPH_HEAD},
-        },
+        POTENTIAL
+        | {"mpnn_type": "MACE", "correlation": [2, 2], "graph_pooling": "add", **WEIGHTS}
+        | {**CHARGE_AND_SPIN, "graph_attr_conditioning_mode": "concat_node"}
+        | {"output_heads": {"graph": GRAPH_HEAD}},
         {**OF_POTENTIAL, "type": ["graph"]},
     ),
     "charge and spin, batches of so many atoms, and uncertain outputs": (
-        {"use_graph_attr_conditioning": True, "graph_attr_conditioning_mode": "fuse_pool"},
+        {**CHARGE_AND_SPIN, "graph_attr_conditioning_mode": "fuse_pool"},
         {},
-        {
-            "Batching": {"mode": "node_budget", "max_nodes": 64, "max_graphs": 8, "shuffle": True},
-            "loss_function_type": "GaussianNLLLoss",
-            "precision": "fp64",
-        },
+        {"loss_function_type": "GaussianNLLLoss", "precision": "fp64", "Batching": OF_ATOMS},
     ),
 }
 

@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from page_cases import blocks
 
+from hydragnn_flow import load_config
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import Architecture, HydraNetwork
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
-from hydragnn_flow.errors import InputError
 
 # Every key HydraGNN reads, those included that its update_config adds when it saves a
 # configuration, with values that ask for nothing that is not built here.
@@ -41,16 +42,6 @@ def test_a_file_with_every_key_is_accepted_in_any_form(tmp_path):
     assert load_network(network) is network
 
 
-def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for():
-    for key in HYDRAGNN["NeuralNetwork"]["Architecture"]:
-        values = copy.deepcopy(HYDRAGNN)
-        del section(values, "Architecture")[key]
-        try:
-            load_network(values)
-        except InputError as error:
-            assert key in str(error)
-
-
 def known(section, values):
     """Section and key of everything in HYDRAGNN."""
     for key, value in values.items():
@@ -60,44 +51,44 @@ def known(section, values):
 
 
 def test_every_key_hydragnn_reads_is_tried_here(tables):
-    tried = {
-        place
-        for name in ("Architecture", "Variables_of_interest", "Training")
-        for place in known(name, HYDRAGNN["NeuralNetwork"][name])
-    }
+    tried = set()
+    for name in ("Architecture", "Variables_of_interest", "Training"):
+        tried.update(known(name, HYDRAGNN["NeuralNetwork"][name]))
     read = tables.READ_BY_HYDRAGNN
     assert tried == {(name, key) for name, keys in read.items() for key in keys.split()}
+
+
+OF_ALL_TYPES = {
+    "num_gaussians": 10,
+    "num_filters": 8,
+    "num_radial": 5,
+    "num_spherical": 2,
+    "basis_emb_size": 8,
+    "int_emb_size": 32,
+    "out_emb_size": 16,
+    "envelope_exponent": 6,
+    "num_before_skip": 1,
+    "num_after_skip": 1,
+    "max_ell": 2,
+    "node_max_ell": 2,
+    "correlation": [2, 2, 2, 2],
+    "radial_type": "chebyshev",
+    "distance_transform": "Agnesi",
+    "equivariance": True,
+    "dropout": 0.1,
+}
 
 
 @pytest.mark.parametrize("mpnn_type", sorted(MPNN_TYPES))
 def test_keys_of_other_types_may_stand(mpnn_type):
     values = copy.deepcopy(HYDRAGNN)
-    of_all_types = {
-        "equivariance": True,
-        "num_gaussians": 10,
-        "num_filters": 8,
-        "num_radial": 5,
-        "num_spherical": 2,
-        "basis_emb_size": 8,
-        "int_emb_size": 32,
-        "out_emb_size": 16,
-        "num_before_skip": 1,
-        "num_after_skip": 1,
-        "envelope_exponent": 6,
-        "max_ell": 2,
-        "node_max_ell": 2,
-        "correlation": [2, 2, 2, 2],
-        "radial_type": "chebyshev",
-        "distance_transform": "Agnesi",
-        "dropout": 0.1,
-    }
-    section(values, "Architecture").update(of_all_types, mpnn_type=mpnn_type, edge_features=None)
+    section(values, "Architecture").update(OF_ALL_TYPES, mpnn_type=mpnn_type, edge_features=None)
     network = load_network(values)
-    read = {key for key in of_all_types if key not in network.Architecture.unread()}
+    read = {key for key in OF_ALL_TYPES if key not in network.Architecture.unread()}
     assert read == {key for key, types in READ_BY.items() if mpnn_type in types}
-    assert set(READ_BY) == set(of_all_types)
+    assert set(READ_BY) == set(OF_ALL_TYPES)
     effective = network.effective().Architecture
-    for key in set(of_all_types) - read:
+    for key in set(OF_ALL_TYPES) - read:
         assert getattr(effective, key) == Architecture.model_fields[key].default
 
 
@@ -126,3 +117,46 @@ def test_keys_that_change_nothing_are_known_by_their_place():
     assert load_network(without) == load_network(HYDRAGNN)
     assert unused_keys(without["NeuralNetwork"]) == {}
     assert unused_keys({"Architecture": 3, "Training": {"Optimizer": []}}) == {}
+
+
+THEIRS = Path("examples/multidataset_hpo_sc26/gfm_mlip.json")
+LIKE_THEIRS = {"mpnn_type": "MACE", "enable_interatomic_potential": True, "edge_features": None}
+LIKE_THEIRS |= {"output_heads": {"graph": {"num_headlayers": 3, "dim_headlayers": [128] * 3}}}
+LIKE_THEIRS |= {"task_weights": [1.0], "energy_peratom_weight": 1.0, "force_weight": 10.0}
+OUTPUTS = {"output_names": ["graph_energy"], "type": ["graph"]}
+OUTPUTS |= {"output_index": [0], "output_dim": [1]}
+
+
+@pytest.mark.parametrize("whose", ["like theirs", "theirs"])
+def test_the_campaign_of_the_page_is_one(tmp_path, pytestconfig, whose):
+    """That of docs/migration.md, with a network like HydraGNN's and with HydraGNN's own file."""
+    network = copy.deepcopy(HYDRAGNN)
+    network["NeuralNetwork"]["Architecture"] |= LIKE_THEIRS
+    network["NeuralNetwork"]["Variables_of_interest"] |= OUTPUTS
+    if whose == "theirs":
+        checkout = pytestconfig.getoption("--hydragnn")
+        if checkout is None:
+            pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
+        network = json.loads((checkout / THEIRS).read_text(encoding="utf-8"))
+    # What the page says has to be settled.
+    section = network["NeuralNetwork"]
+    section["Training"] |= {"num_epoch": 20, "batch_size": 200}
+    section["Architecture"] |= {"truncated_neighbours": "allow", "activation_function": "silu"}
+    (tmp_path / "gfm_mlip.json").write_text(json.dumps(network), encoding="utf-8")
+    (text,) = (block.text for block in blocks("text") if block.text.startswith("name: gfm"))
+    (tmp_path / "gfm.yaml").write_text(text, encoding="utf-8")
+    config = load_config(tmp_path / "gfm.yaml")
+    assert config.search.trials == 200
+    parameters = {
+        "Architecture.mpnn_type": "SchNet",
+        "Architecture.num_conv_layers": 3,
+        "Architecture.hidden_dim": 256,
+        "Architecture.output_heads.graph.num_headlayers": 2,
+        "Architecture.output_heads.graph.dim_headlayers": 300,
+        "Architecture.force_weight": 50.0,
+        "Training.Optimizer.learning_rate": 1e-4,
+    }
+    assert config.search.space.keys() == parameters.keys()
+    trial = config.network_with(parameters)
+    heads = trial.Architecture.output_heads.graph
+    assert [head.dim_headlayers[: head.num_headlayers] for head in heads] == [(300, 300)] * 3

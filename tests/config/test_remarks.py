@@ -27,13 +27,6 @@ def loaded(quickstart, change, write):
     return load
 
 
-def test_nothing_is_said_of_the_configurations_that_ship(configs):
-    files = sorted(configs.glob("*.yaml"))
-    assert files
-    for file in files:
-        assert load_config(file).remarks() == [], file
-
-
 def test_keys_that_nothing_reads_are_named(loaded):
     unread = ((*ARCHITECTURE, "num_spherical"), 5)
     (said,) = loaded(unread, ((*TRAINING, "patience"), 3)).remarks()

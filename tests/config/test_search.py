@@ -123,7 +123,7 @@ def ranges(draw):
     return Parameter(float=(low, low + draw(st.floats(1.01, 9.0))), step=step)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(parameter=ranges(), data=st.data())
 def test_a_domain_holds_its_steps_and_nothing_between(parameter, data):
     given_range = parameter.int or parameter.float

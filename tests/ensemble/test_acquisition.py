@@ -14,19 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
-from hydragnn_flow.ensemble.acquisition import (
-    descriptors,
-    farthest_points,
-    select_structures,
-)
+from hydragnn_flow.ensemble.acquisition import descriptors, farthest_points, select_structures
 from hydragnn_flow.ensemble.applicability import Applicability
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.training.predict import split_batches
-
-
-@pytest.fixture(scope="module")
-def ensemble(lively):
-    return lively
 
 
 def crystal(symbol, rattle=0.05, seed=0):
@@ -46,9 +37,9 @@ def levered(ensemble, store):
     return ensemble
 
 
-def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensemble, alloy_store):
-    ensemble = levered(ensemble, alloy_store)
+def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(lively, alloy_store):
     """By hand, from the columns of the tables; the calculator's, and that of the selection."""
+    ensemble = levered(lively, alloy_store)
     structures = [crystal("Cu"), crystal("Au", 0.2) * (2, 1, 1), Atoms("Cu")]
     tables = ensemble.predict(structures, members=True)
     w = ensemble.weights
@@ -79,13 +70,13 @@ def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(ensembl
         assert atoms.calc.get_property("disagreement", atoms) == pytest.approx(one, rel=1e-4)
 
 
-def test_without_a_calibration_structures_are_selected_by_distance(ensemble):
-    unknown = replace(ensemble, applicability=Applicability())
+def test_without_a_calibration_structures_are_selected_by_distance(lively):
+    unknown = replace(lively, applicability=Applicability())
     found = select_structures(unknown, [crystal("Cu"), crystal("Cu"), crystal("Au")], 2)
     assert found.indices == [0, 2] and np.isnan(found.disagreement).all()
 
 
-def test_descriptors_are_of_the_structure_alone(ensemble):
+def test_descriptors_are_of_the_structure_alone(lively):
     """Not of its frame, the order of its atoms, or how often its cell is repeated."""
     one = crystal("Cu")
     one.symbols[0] = "Au"
@@ -93,20 +84,17 @@ def test_descriptors_are_of_the_structure_alone(ensemble):
     turned.rotate(40, (1, 2, 3), rotate_cell=True)
     turned.positions += 5.0
     other = crystal("Cu", seed=1)
-    found = descriptors(ensemble, [one, turned, one * (1, 2, 1), other])
+    found = descriptors(lively, [one, turned, one * (1, 2, 1), other])
     assert found.shape[0] == 4
     np.testing.assert_allclose(found[1], found[0], atol=1e-5)
     np.testing.assert_allclose(found[2], found[0], atol=1e-5)
     assert np.linalg.norm(found[3] - found[0]) > 0.1
-    n_members = len(ensemble.models)
+    n_members = len(lively.models)
     assert np.square(found).sum(axis=1).mean() == pytest.approx(n_members)
 
 
-points = st.lists(
-    st.tuples(*[st.integers(-3, 3)] * 2).map(lambda pair: [float(x) for x in pair]),
-    min_size=1,
-    max_size=7,
-)
+point = st.tuples(st.integers(-3, 3), st.integers(-3, 3))
+points = st.lists(point.map(lambda pair: [*map(float, pair)]), min_size=1, max_size=7)
 
 
 def reach(all_points, chosen):
@@ -115,7 +103,7 @@ def reach(all_points, chosen):
     return float(distances.min(axis=1).max())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(points, st.data())
 def test_farthest_points_cover_all(rows, data):
     all_points = np.array(rows)
@@ -126,47 +114,47 @@ def test_farthest_points_cover_all(rows, data):
     assert reach(all_points, chosen) <= 2 * best + 1e-12
 
 
-def test_the_choice_is_uncertain_and_diverse(ensemble):
+def test_the_choice_is_uncertain_and_diverse(lively):
     """Of many alike, of which some are the most uncertain, one is chosen and then others."""
     kinds = ["Cu", "Au", "Ni"]
     structures = [crystal(kind, 0.02, seed) for kind in kinds for seed in range(4)]
-    found = select_structures(ensemble, structures, 3)
+    found = select_structures(lively, structures, 3)
     assert found.indices[0] == int(found.disagreement.argmax())
     assert {i // 4 for i in found.indices} == {0, 1, 2}
     assert found.disagreement.shape == (12,)
     # One that nobody doubts is not worth a label, however far it is from the others.
     calm = [Atoms("Cu")] * 30  # no forces, about which alone members may disagree here
-    known = ensemble.applicability
+    known = lively.applicability
     energy = replace(known.deviations["energy"], high=20.0)
     known = replace(known, deviations=known.deviations | {"energy": energy})
-    ensemble = replace(ensemble, applicability=known)
-    again = select_structures(ensemble, [*calm, *structures], 3)
+    known = replace(lively, applicability=known)
+    again = select_structures(known, [*calm, *structures], 3)
     assert sum(i < 30 for i in again.indices) == 0
 
 
-def test_copies_and_neighbouring_frames_are_chosen_once(ensemble):
+def test_copies_and_neighbouring_frames_are_chosen_once(lively):
     """However many of the most uncertain structure there are."""
     others = [crystal(kind, 0.1) for kind in ("Cu", "Ni", "Pd", "Au")]
-    wild = others.pop(select_structures(ensemble, others, 1).indices[0])
+    wild = others.pop(select_structures(lively, others, 1).indices[0])
     frames = [wild.copy() for _ in range(12)]
     for seed, atoms in enumerate(frames):
         atoms.rattle(1e-3, seed=seed)
     for alike in ([wild] * 12, [wild * (1, 1, k) for k in (1, 2)] * 6, frames):
-        found = select_structures(ensemble, [*others, *alike], 4)
+        found = select_structures(lively, [*others, *alike], 4)
         assert found.indices[0] >= 3 and sorted(found.indices[1:]) == [0, 1, 2]
-    every = select_structures(ensemble, [wild, wild, *others], 5)
+    every = select_structures(lively, [wild, wild, *others], 5)
     assert sorted(every.indices) == [0, 1, 2, 3, 4] and every.indices[-1] == 1
 
 
-def test_what_cannot_be_selected_is_refused(ensemble):
+def test_what_cannot_be_selected_is_refused(lively):
     structures = [crystal("Cu"), crystal("Au")]
     with pytest.raises(InputError, match=r"0 of 2 structures cannot be selected"):
-        select_structures(ensemble, structures, 0)
+        select_structures(lively, structures, 0)
     with pytest.raises(InputError, match=r"not 'a\.cif'; read files with ase\.io"):
-        select_structures(ensemble, "a.cif", 1)
+        select_structures(lively, "a.cif", 1)
     strange = [crystal("Cu"), crystal("Al"), crystal("Al")]
     with pytest.raises(InputError, match=r"b\.cif: has Al.*and 1 more"):
-        select_structures(ensemble, strange, 1, names=["a.cif", "b.cif", "c.cif"])
+        select_structures(lively, strange, 1, names=["a.cif", "b.cif", "c.cif"])
 
 
 @pytest.fixture
@@ -175,13 +163,10 @@ def folder(tmp_path):
     folder = tmp_path / "new"
     folder.mkdir()
     for symbol in ("Cu", "Au"):
-        structures = []
-        for seed in range(3):
-            atoms = bulk(symbol, cubic=True)
-            atoms.rattle(0.1, seed=seed)
+        structures = [crystal(symbol, 0.1, seed) for seed in range(3)]
+        for seed, atoms in enumerate(structures):
             atoms.info |= {"origin": f"{symbol} {seed}", "energy": 1.0}
             atoms.arrays["forces"] = np.ones((4, 3))
-            structures.append(atoms)
         if symbol == "Cu":
             structures.insert(1, bulk("W"))
         ase.io.write(folder / f"{symbol}.extxyz", structures)
@@ -214,11 +199,11 @@ def test_structures_of_a_store_are_those_it_was_made_of(run, alloy_store, tmp_pa
     out = tmp_path / "out.extxyz"
     code, said, wrong = flow("select", run, alloy_store.path, "-n", 5, "-o", out)
     assert code == 0 and "out.extxyz: 5 of 24 structures" in said, wrong
-    ensemble = Ensemble.load(run)
-    whole = ensemble.predict(alloy_store).graphs.set_index(["split", "graph_id"])
+    lively = Ensemble.load(run)
+    whole = lively.predict(alloy_store).graphs.set_index(["split", "graph_id"])
     for atoms in ase.io.read(out, ":"):
         row = whole.loc[(atoms.info["split"], atoms.info["graph_id"])]
-        again = ensemble.predict(atoms).graphs
+        again = lively.predict(atoms).graphs
         np.testing.assert_allclose(row["energy_mean"], again["energy_mean"], rtol=1e-4)
         assert "energy" not in again, "the label is to be computed"
 

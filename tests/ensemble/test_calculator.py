@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import Mock
 
 import ase.io
 import numpy as np
@@ -25,11 +26,6 @@ from hydragnn_flow import EnsembleCalculator, InputError
 from hydragnn_flow.data import Target
 from hydragnn_flow.models.geometry import VOIGT
 from hydragnn_flow.models.potential import PotentialModel
-
-
-@pytest.fixture(scope="module")
-def ensemble(lively):
-    return lively
 
 
 def rattled(seed=0, repeat=1):
@@ -65,24 +61,25 @@ def calculated(ensemble, atoms):
     return dict(atoms.calc.results)
 
 
+def with_manifest(ensemble, **changes):
+    return replace(ensemble, manifest=ensemble.manifest.model_copy(update=changes))
+
+
 def with_stress(ensemble):
-    """As trained on data that have stresses too."""
-    targets = {**ensemble.manifest.targets, "stress": Target(level="graph", dim=6, unit="eV/Å^3")}
+    """As trained on data that have stresses of nine components too."""
+    stress = Target(level="graph", dim=9, unit="eV/Å^3")
     models = copy.deepcopy(ensemble.models)
     for model in models:
         model.stress = True
-    return replace(
-        ensemble,
-        models=models,
-        calibrations={**ensemble.calibrations, "stress": plain(1.5, 0.01, 1.6)},
-        manifest=ensemble.manifest.model_copy(update={"targets": targets}),
-    )
+    calibrations = {**ensemble.calibrations, "stress": plain(1.5, 0.01, 1.6)}
+    other = with_manifest(ensemble, targets={**ensemble.manifest.targets, "stress": stress})
+    return replace(other, models=models, calibrations=calibrations)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
-def test_it_says_what_predict_says(ensemble, structure):
+def test_it_says_what_predict_says(lively, structure):
     """The members' results by the names and in the shapes that MACE gives them."""
-    ensemble, atoms = with_stress(ensemble), structure()
+    ensemble, atoms = with_stress(lively), structure()
     tables = ensemble.predict(atoms, members=True)
     found = calculated(ensemble, atoms)
     assert found["free_energy"] == found["energy"]
@@ -95,6 +92,7 @@ def test_it_says_what_predict_says(ensemble, structure):
         _, suffixes, _ = components.pop("stress")
         assert tables.graphs[[f"stress{suffix}_mean" for suffix in suffixes]].isna().all(axis=None)
         assert not [key for key in found if key.startswith("stress")]
+        assert "no stress, as it is not" in tables.graphs["note"][0]
     for name, (table, suffixes, shape) in components.items():
         members = found[f"{name}_comm"]
         assert members.shape == (len(ensemble.models), *shape)
@@ -112,10 +110,10 @@ def test_it_says_what_predict_says(ensemble, structure):
         assert set(found) == set(calculator.implemented_properties)
 
 
-def test_forces_and_stress_are_slopes_of_the_energy(ensemble):
+def test_forces_and_stress_are_slopes_of_the_energy(lively):
     """Positions come in float32, so steps cannot be short."""
     atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.calc = EnsembleCalculator(lively)
     forces, stress = atoms.get_forces(), atoms.get_stress()
     assert np.abs(forces).max() > 0.01 and np.abs(stress).max() > 1e-3
     numerical = calculate_numerical_forces(atoms, eps=4e-3, iatoms=[0, 1, 2])
@@ -125,7 +123,7 @@ def test_forces_and_stress_are_slopes_of_the_energy(ensemble):
 
 
 @pytest.mark.parametrize("name", ["crystal", "molecule", "slab"])
-def test_results_turn_with_the_frame(ensemble, name):
+def test_results_turn_with_the_frame(lively, name):
     """A structure turned and moved, its atoms in another order and wrapped into the cell."""
     turn = Rotation.from_rotvec([0.3, -0.8, 0.5]).as_matrix()
     atoms = STRUCTURES[name]()
@@ -134,7 +132,7 @@ def test_results_turn_with_the_frame(ensemble, name):
     moved.set_cell(atoms.cell.array @ turn.T)
     moved.positions = moved.positions @ turn.T + [1.3, -20.7, 4.1]
     moved.wrap()
-    here, there = calculated(ensemble, atoms), calculated(ensemble, moved)
+    here, there = calculated(lively, atoms), calculated(lively, moved)
     for key in ("energy", "energy_std", "energy_var", "energy_comm"):
         np.testing.assert_allclose(there[key], here[key], rtol=1e-6, err_msg=key)
     np.testing.assert_allclose(there["forces"], here["forces"][order] @ turn.T, atol=1e-5)
@@ -145,10 +143,10 @@ def test_results_turn_with_the_frame(ensemble, name):
         np.testing.assert_allclose(after, turn @ before @ turn.T, atol=1e-6)
 
 
-def test_every_change_is_seen(ensemble):
+def test_every_change_is_seen(lively):
     """After each the results are those of a calculator that has seen nothing else."""
     atoms = rattled(repeat=2)
-    atoms.calc = calculator = EnsembleCalculator(ensemble)
+    atoms.calc = calculator = EnsembleCalculator(lively)
 
     def moved():
         atoms.positions[3] += [0.3, -0.2, 0.9]
@@ -168,7 +166,7 @@ def test_every_change_is_seen(ensemble):
         lambda: atoms.set_pbc(False),
     ):
         change()
-        expected = calculated(ensemble, atoms)
+        expected = calculated(lively, atoms)
         forces = atoms.get_forces()
         assert atoms.get_potential_energy() == expected["energy"]
         np.testing.assert_array_equal(forces, expected["forces"])
@@ -184,16 +182,13 @@ def test_every_change_is_seen(ensemble):
     assert calculator.results is before
 
 
-def test_unknown_elements_are_refused_before_anything_is_computed(ensemble, monkeypatch):
+def test_unknown_elements_are_refused_before_anything_is_computed(lively, monkeypatch):
     atoms = rattled()
-    atoms.calc = calculator = EnsembleCalculator(ensemble)
+    atoms.calc = calculator = EnsembleCalculator(lively)
     energy = atoms.get_potential_energy()
 
-    def computes(*arguments):
-        raise AssertionError("a network was called")
-
     with monkeypatch.context() as patch:
-        patch.setattr(PotentialModel, "forward", computes)
+        patch.setattr(PotentialModel, "forward", Mock(side_effect=AssertionError("was called")))
         atoms.symbols[1] = "Al"
         for _ in range(2):  # the refusal leaves nothing that passes for a result
             with pytest.raises(InputError, match="the structure: has Al"):
@@ -207,9 +202,9 @@ def test_unknown_elements_are_refused_before_anything_is_computed(ensemble, monk
     assert calculator.get_potential_energy(rattled()) == energy
 
 
-def test_ase_copies_exports_sums_and_writes_it(ensemble, tmp_path):
+def test_ase_copies_exports_sums_and_writes_it(lively, tmp_path):
     atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.calc = EnsembleCalculator(lively)
     energy, forces, stress = atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress()
     for other in (copy.deepcopy(atoms), pickle.loads(pickle.dumps(atoms))):
         assert other.get_potential_energy() == energy
@@ -223,26 +218,25 @@ def test_ase_copies_exports_sums_and_writes_it(ensemble, tmp_path):
         assert back.get_potential_energy() == pytest.approx(energy)
         np.testing.assert_allclose(back.get_forces(), forces, atol=1e-7)
         np.testing.assert_allclose(back.get_stress(), stress, atol=1e-7)
-    both = SumCalculator([EnsembleCalculator(ensemble), EMT()]).get_potential_energy(atoms)
+    both = SumCalculator([EnsembleCalculator(lively), EMT()]).get_potential_energy(atoms)
     assert both == pytest.approx(energy + EMT().get_potential_energy(atoms))
 
 
-def with_edges(ensemble):
-    manifest = ensemble.manifest.model_copy(update={"provenance": {"own_edges": True}})
-    return replace(ensemble, manifest=manifest)
-
-
 def with_unit(ensemble, unit):
-    energy = ensemble.manifest.targets["energy"].model_copy(update={"unit": unit})
-    targets = {**ensemble.manifest.targets, "energy": energy}
-    return replace(ensemble, manifest=ensemble.manifest.model_copy(update={"targets": targets}))
+    targets = ensemble.manifest.targets
+    energy = targets["energy"].model_copy(update={"unit": unit})
+    return with_manifest(ensemble, targets={**targets, "energy": energy})
 
 
 @pytest.mark.parametrize(
     ("change", "asked", "says"),
     [
         (property_ensemble, {}, "predicts energy and is no interatomic potential"),
-        (with_edges, {}, "reads edges that the training data brought"),
+        (
+            lambda e: with_manifest(e, provenance={"own_edges": True}),
+            {},
+            "reads edges that the training data brought",
+        ),
         (lambda e: replace(e, aggregation="median"), {}, "median of its members"),
         (lambda e: with_unit(e, ""), {}, "in unknown units, .* energy_units_to_eV"),
         (lambda e: e, {"device": "cuda:99"}, "device cuda:99: cannot be used"),
@@ -250,18 +244,18 @@ def with_unit(ensemble, unit):
         (lambda e: e, {"energy_units_to_eV": np.nan}, "energy_units_to_eV is nan"),
     ],
 )
-def test_what_it_cannot_compute_with_is_refused_at_once(ensemble, change, asked, says):
+def test_what_it_cannot_compute_with_is_refused_at_once(lively, change, asked, says):
     with pytest.raises(InputError, match=says):
-        EnsembleCalculator(change(ensemble), **asked)
+        EnsembleCalculator(change(lively), **asked)
 
 
 @pytest.mark.parametrize(
     ("unit", "asked", "in_ev"),
     [("kcal/mol", {}, 0.0433641), ("Hartree", {}, 27.2114), ("", {"energy_units_to_eV": 0.5}, 0.5)],
 )
-def test_energies_are_in_ev_whatever_the_training_data_have(ensemble, unit, asked, in_ev):
-    plain = calculated(ensemble, rattled())
-    calculator = EnsembleCalculator(with_unit(ensemble, unit), **asked)
+def test_energies_are_in_ev_whatever_the_training_data_have(lively, unit, asked, in_ev):
+    plain = calculated(lively, rattled())
+    calculator = EnsembleCalculator(with_unit(lively, unit), **asked)
     calculator.calculate(rattled())
     found = calculator.results
     assert found.keys() == plain.keys() == set(calculator.implemented_properties)
@@ -271,22 +265,22 @@ def test_energies_are_in_ev_whatever_the_training_data_have(ensemble, unit, aske
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, err_msg=name)
 
 
-def test_what_is_not_finite_is_no_result(ensemble):
-    models = copy.deepcopy(ensemble.models)
+def test_what_is_not_finite_is_no_result(lively):
+    models = copy.deepcopy(lively.models)
     with torch.no_grad():
         next(iter(models[1].parameters())).fill_(np.nan)
     atoms = rattled()
-    atoms.calc = EnsembleCalculator(replace(ensemble, models=models))
+    atoms.calc = EnsembleCalculator(replace(lively, models=models))
     with pytest.raises(CalculationFailed, match="energy of this structure is not finite"):
         atoms.get_forces()
     assert atoms.calc.results == {}
 
 
-def test_dynamics_conserve_the_energy(ensemble):
+def test_dynamics_conserve_the_energy(lively):
     """Atoms pass the cutoff and the sides of the cell meanwhile."""
     atoms = rattled()
     atoms.rattle(0.3, seed=1)
-    atoms.calc = EnsembleCalculator(ensemble, energy_units_to_eV=10)  # steeper
+    atoms.calc = EnsembleCalculator(lively, energy_units_to_eV=10)  # steeper
     momenta = np.random.default_rng(0).normal(0, 3, (len(atoms), 3))
     atoms.set_momenta(momenta - momenta.mean(axis=0))
     kinetic, total, edges = [], [], set()
@@ -294,7 +288,7 @@ def test_dynamics_conserve_the_energy(ensemble):
     def watch():
         kinetic.append(atoms.get_kinetic_energy())
         total.append(atoms.get_total_energy())
-        edges.add(int(ensemble.batch_of(atoms).num_edges))
+        edges.add(int(lively.batch_of(atoms).num_edges))
 
     dynamics = VelocityVerlet(atoms, 2 * units.fs)
     dynamics.attach(watch)

@@ -184,14 +184,8 @@ def test_names_that_lead_out_of_an_ensemble_are_not_followed(run):
     file = run / "ensemble" / CHECKSUMS
     values = read_json(file)
     for name in (
-        "../../.bashrc",
-        "/dev/zero",
-        "members/0/../../../config.json",
-        "members\\0\\config.json",
-        "members/0/config.json\n",
-        "members/٠/config.json",
-        "run.yaml",
-        "",
+        *("../../.bashrc", "/dev/zero", "members/0/../../../config.json", "run.yaml", ""),
+        *("members\\0\\config.json", "members/0/config.json\n", "members/٠/config.json"),
     ):
         digests = dict(sorted({**values["sha256"], name: "0" * 64}.items()))
         write_json(file, {**values, "sha256": digests})

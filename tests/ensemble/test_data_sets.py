@@ -66,7 +66,6 @@ def test_graphs_of_a_store_say_theirs(run, store):
     ensemble = Ensemble.load(run)
     table = ensemble.predict(store, split="testset").graphs
     branch = store["testset"].branch
-    assert branch is not None
     assert table["data_set"].tolist() == [(PLAIN, FAR)[number] for number in branch]
     assert table["energy_error"].abs().max() < 100
     told = ensemble.of_data_set(FAR).predict(store, split="testset").graphs
@@ -83,7 +82,6 @@ def test_numbers_of_another_list_of_data_sets_do_not_count(run, store, tmp_path)
     table = Ensemble.load(run, data_set=FAR).predict(other).graphs
     assert set(table["data_set"]) == {FAR}
     branch = store["testset"].branch
-    assert branch is not None
     assert (table["energy_error"][branch == 1].abs() < 100).all()
     assert (table["energy_error"][branch == 0].abs() > 5000).all()
 
@@ -114,7 +112,6 @@ def test_the_summary_tells_of_each_data_set(run, store):
         inside = (table["energy"] >= table["energy_lo"]) & (table["energy"] <= table["energy_hi"])
         assert told["coverage"] == pytest.approx(inside[rows].mean())
     table = data_sets_frame(summary)
-    assert table is not None
     assert list(table["data set"]) == [PLAIN, FAR, "mean of the data sets"]
 
 

@@ -166,9 +166,8 @@ def test_a_target_without_labels_is_told_and_left_out(ensemble, structures, allo
     assert list(found) == TARGETS[:2]
     graph = atoms_to_graph(structures[0], 4.0, None, targets={"energy": np.array([1.5])})
     path = tmp_path / "energies.gs"
-    write_store(
-        path, {"trainset": [graph]}, targets={"energy": Target(level="graph", dim=1)}, cutoff=4.0
-    )
+    targets = {"energy": Target(level="graph", dim=1)}
+    write_store(path, {"trainset": [graph]}, targets=targets, cutoff=4.0)
     found = evaluate(ensemble, path, say=said.append)
     assert list(found) == TARGETS[:2] and found["energy"].structures == 1
     assert said == 2 * ["not evaluated, as no structure has a label: forces"]
@@ -241,10 +240,8 @@ def test_a_stress_is_read_in_both_orders(dim):
     tensor = np.array([[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]])
     voigt = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     cell = Atoms("Cu", cell=[3, 3, 3], pbc=True)
-    found = {
-        str(i): Found(cell, {"stress": value})
-        for i, value in enumerate((tensor, voigt, tensor.ravel().tolist()))
-    }
+    labels = {"a": tensor, "b": voigt, "c": tensor.ravel().tolist()}
+    found = {name: Found(cell, {"stress": value}) for name, value in labels.items()}
     described = Target(level="graph", dim=dim, unit="eV/Å^3")
     read = every_label(found | {"d": Found(Atoms("Cu"), {})}, "stress", described, ["stress"])
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
@@ -267,11 +264,10 @@ def test_the_command_prints_a_table_and_writes_it(
     table = pd.read_csv(csv)
     assert list(dict.fromkeys(table["target"])) == TARGETS
     for row in table.itertuples():
+        of = expected[row.target]
         told = (row.value, row.lo, row.hi)
-        assert told == pytest.approx(expected[row.target].measures[row.measure], nan_ok=True)
-        of_target = expected[row.target]
-        told = (row.unit, row.structures, row.values)
-        assert told == (of_target.unit, of_target.structures, of_target.values)
+        assert told == pytest.approx(of.measures[row.measure], nan_ok=True)
+        assert (row.unit, row.structures, row.values) == (of.unit, of.structures, of.values)
     assert flow(*of_store, file)[0] == 0
     assert json.loads(file.read_text()).keys() == expected.keys()
     new = tmp_path / "new.extxyz"

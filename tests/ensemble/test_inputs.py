@@ -46,12 +46,8 @@ def section(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     # Not in the comment lines' own words for results.
     write(folder / "all.xyz", molecules(), write_results=False)
-    source = {
-        "format": "ase",
-        "train": "all.xyz",
-        "targets": {"energy": "eV", "forces": "eV/Å"},
-        "graph_attr": ["charge", "spin"],
-    }
+    source = {"format": "ase", "train": "all.xyz", "graph_attr": ["charge", "spin"]}
+    source["targets"] = {"energy": "eV", "forces": "eV/Å"}
     return {"source": source, "path": folder, "split": {"val": 0.3, "test": 0.2}}
 
 

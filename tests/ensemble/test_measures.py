@@ -243,10 +243,8 @@ def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store):
     atoms = split.n_atoms
     truth = {"energy": split.target("energy"), "forces": split.target("forces")}
     truth["energy"] = np.where(np.arange(len(atoms))[:, None] == 0, np.nan, truth["energy"])
-    models = {
-        "ensemble": {name: of + 0.1 for name, of in truth.items()},
-        "0": {name: of + 0.2 for name, of in truth.items()},
-    }
+    away = {"ensemble": 0.1, "0": 0.2}
+    models = {who: {name: of + by for name, of in truth.items()} for who, by in away.items()}
     found = compare_models(models, truth, atoms, store.manifest)
     assert list(found) == ["energy per atom", "forces"]
     energy = found["energy per atom"]

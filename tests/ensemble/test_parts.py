@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.ensemble.predictions import parts
-from hydragnn_flow.ensemble.predictions.parts import (
-    CHUNK,
-    Asked,
-    OtherParts,
-    divide,
-    per_part,
-    plan,
-)
+from hydragnn_flow.ensemble.predictions.parts import Asked, OtherParts, divide, per_part, plan
 from hydragnn_flow.ensemble.predictions.structure_files import Files, Piece
 
 
@@ -52,8 +45,8 @@ def test_parts_hold_everything_once_and_in_order(sizes, most):
 @given(st.integers(0, 10**9), st.integers(1, 80_000))
 def test_parts_end_where_structures_are_batched_anew(structures, gcds):
     most = per_part(structures, gcds)
-    assert most > 0 and most % CHUNK == 0 and most <= 64 * CHUNK
-    if most > CHUNK:
+    assert most > 0 and most % parts.CHUNK == 0 and most <= 64 * parts.CHUNK
+    if most > parts.CHUNK:
         assert structures / most > 2 * gcds, "every GCD has several"
 
 

@@ -1,9 +1,9 @@
-"""Files of predictions: formats, columns, whole or not at all, and the same on every path."""
+"""Tables and files of predictions: columns, units, formats; whole, and the same on every path."""
 
 import os
-import runpy
 import signal
 import weakref
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.spacegroup import crystal as in_spacegroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data.sources.ase_files import each_structure
 from hydragnn_flow.ensemble.predictions import member_predictions, structure_files
 from hydragnn_flow.ensemble.predictions.files import PredictionFiles, write_predictions
-from hydragnn_flow.ensemble.predictions.table import Chunk, Predictions
+from hydragnn_flow.ensemble.predictions.table import Chunk, Predictions, extended_xyz
 from hydragnn_flow.errors import InputError
 
 
@@ -37,15 +39,9 @@ def small_chunks(monkeypatch, size):
 STRANGE = Atoms("Al"), Atoms(), Atoms("Cu2", [[0, 0, 0], [0, 0, np.nan]])
 
 
-@settings(deadline=None, max_examples=4)
-@given(
-    kinds=st.lists(st.integers(-3, 5), min_size=1, max_size=7),
-    size=st.integers(1, 4),
-    labelled=st.booleans(),
-)
-def test_order_ids_and_numbers_survive_every_path(
-    ensemble, tmp_path_factory, kinds, size, labelled
-):
+@settings(max_examples=4)
+@given(st.lists(st.integers(-3, 5), min_size=1, max_size=7), st.integers(1, 4), st.booleans())
+def test_order_ids_and_numbers_survive_all_paths(ensemble, tmp_path_factory, kinds, size, labelled):
     """A list, a file, a directory, and each format written, with structures of every kind."""
     folder = tmp_path_factory.mktemp("paths")
     structures = []
@@ -86,7 +82,8 @@ def test_order_ids_and_numbers_survive_every_path(
         numbers = table.select_dtypes("number").columns
         np.testing.assert_array_equal(read[numbers], table[numbers])
     frames = ase.io.read(folder / "out.extxyz", ":")
-    assert [atoms.info["id"] for atoms in frames] == graphs["id"].tolist()
+    for name in ("id", "file", "frame"):
+        assert [atoms.info[name] for atoms in frames] == written.graphs[name].tolist()
     for atoms, structure, energy in zip(frames, structures, graphs["energy_mean"], strict=True):
         assert atoms.numbers.tolist() == structure.numbers.tolist()
         np.testing.assert_allclose(atoms.info["energy_mean"], energy, rtol=1e-8)
@@ -163,9 +160,8 @@ def test_what_is_written_in_the_directory_of_the_input_is_not_read(tmp_path, ens
     outs = [Path("predicted.extxyz"), Path("predicted.csv")]
     for _ in range(2):
         assert write_predictions(ensemble, ".", outs, say=said.append).structures == 1
-    assert [line.partition(": ")[2] for line in said] == [
-        "predicted.csv, predicted.extxyz, predicted_nodes.csv"
-    ]
+    (line,) = said
+    assert line.endswith(": predicted.csv, predicted.extxyz, predicted_nodes.csv")
 
 
 def test_structures_are_let_go_once_they_are_written(tmp_path, ensemble, monkeypatch):
@@ -196,16 +192,6 @@ def test_structures_are_let_go_once_they_are_written(tmp_path, ensemble, monkeyp
     assert len(pd.read_csv(outs[0])) == 20
 
 
-def test_the_workflow_refuses_in_a_sentence(run, monkeypatch, capsys):
-    """What it writes tests/campaign/test_prediction.py compares."""
-    script = str(Path(__file__).parents[2] / "workflows" / "predict.py")
-    monkeypatch.setattr("sys.argv", [script, str(run), "none.xyz"])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(script, run_name="__main__")
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("error: none.xyz: does not exist")
-
-
 def test_a_store_is_written_as_it_is_predicted(tmp_path, ensemble, alloy_store, monkeypatch):
     whole = ensemble.predict(alloy_store)
     small_chunks(monkeypatch, 4)
@@ -216,16 +202,69 @@ def test_a_store_is_written_as_it_is_predicted(tmp_path, ensemble, alloy_store, 
         write_predictions(ensemble, alloy_store, [tmp_path / "out.extxyz"])
 
 
-def test_extended_xyz_holds_structures_labels_and_predictions(tmp_path, ensemble):
-    structure = crystal(1, energy=2.5, origin="relaxed")
-    ase.io.write(tmp_path / "one.cif", crystal(3))
-    ase.io.write(tmp_path / "two.extxyz", structure)
-    write_predictions(ensemble, tmp_path, [tmp_path / "out.extxyz"], say=lambda line: None)
-    plain, labelled = ase.io.read(tmp_path / "out.extxyz", ":")
-    assert labelled.info["file"] == "two.extxyz" and labelled.info["frame"] == 0
-    assert labelled.info["origin"] == "relaxed"
-    assert labelled.get_potential_energy() == 2.5
-    assert plain.calc is None and "note" not in plain.info
-    expected = ensemble.predict(tmp_path / "two.extxyz")
-    forces = expected.nodes[[f"forces_{axis}_std" for axis in "xyz"]]
-    np.testing.assert_allclose(labelled.arrays["forces_std"], forces, rtol=1e-4)
+def test_columns_are_those_of_the_contract(ensemble, alloy_store):
+    """And mean, spread and error are those of the members' columns."""
+    found, w = ensemble.predict(alloy_store, split="testset", members=True), ensemble.weights
+    parts = [f"_{part}" for part in ("mean", "std", "spread", "epistemic_std", "lo", "hi")]
+    of_members = [f"_member_{k}" for k in range(len(w))]
+    forces = [f"forces_{axis}" for axis in "xyz"]
+    for table, targets, unit in ((found.graphs, ["energy"], "eV"), (found.nodes, forces, "eV/Å")):
+        columns = [t + part for t in targets for part in ("", "_error", *parts, *of_members)]
+        assert list(table)[-len(columns) :] == columns
+        units = dict.fromkeys(columns, unit)
+        assert (table.attrs["coverage"], table.attrs["units"]) == (0.8, units)
+        for t in targets:
+            members = table[[t + suffix for suffix in of_members]].to_numpy()
+            mean, error = table[f"{t}_mean"].to_numpy(), table[f"{t}_mean"] - table[t]
+            np.testing.assert_allclose(mean, members @ w)
+            np.testing.assert_allclose(table[f"{t}_error"], error)
+            spread = np.sqrt((members - mean[:, None]) ** 2 @ w / (1 - w @ w))
+            np.testing.assert_allclose(table[f"{t}_spread"], spread, rtol=1e-6)
+    assert list(found.graphs)[:3] == ["graph_id", "note", "flagged"]
+    assert list(found.nodes)[:2] == ["graph_id", "node_index"]
+    unlabelled = ensemble.predict(crystal(1)).graphs
+    assert [name for name in unlabelled if "energy" in name] == [f"energy{part}" for part in parts]
+
+
+KEPT: dict[str, Any] = {
+    "counts": np.arange(3),
+    "vectors": np.eye(3),
+    "flags": np.array([True, False, True]),
+    "words": np.array(["CA", "N", "O2'"]),
+}
+LEFT_OUT: dict[str, Any] = {
+    "blank": np.array(["a", "b c", "d"]),
+    "empty": np.array(["", "b", "c"]),
+    "objects": np.array(["a b", 1, None], dtype=object),
+    "tensors": np.zeros((3, 3, 3)),
+    "complex": np.ones(3, complex),
+}
+
+
+def back(*structures):
+    return ase.io.read(StringIO(extended_xyz(structures)), ":", format="extxyz")
+
+
+def test_columns_come_back_or_are_left_out():
+    atoms = Atoms("Cu3", np.arange(9.0).reshape(3, 3))
+    atoms.arrays |= KEPT | LEFT_OUT
+    for found in back(atoms, atoms):
+        assert found.arrays.keys() == {"numbers", "positions", *KEPT}
+        for name in ("positions", *KEPT):
+            np.testing.assert_array_equal(found.arrays[name], atoms.arrays[name])
+    assert atoms.arrays.keys() >= LEFT_OUT.keys(), "the structure stays as it was"
+
+
+def test_remarks_of_several_lines_are_one():
+    atoms = Atoms("Cu", info={"remark": "2\nCu 1 1 1\r\nmore", "n": 3})
+    [one, _] = back(atoms, atoms)
+    assert one.info == {"remark": "2 Cu 1 1 1 more", "n": 3}
+    assert len(one) == 1 and atoms.info["remark"].count("\n") == 2
+
+
+def test_results_and_crystals_come_back():
+    atoms = in_spacegroup("Cu", [(0, 0, 0)], spacegroup=225, cellpar=[3.6] * 3 + [90] * 3)
+    atoms.calc = SinglePointCalculator(atoms, energy=1.5, forces=np.ones((4, 3)))
+    [found] = back(atoms)
+    assert found.get_potential_energy() == 1.5
+    np.testing.assert_array_equal(found.get_forces(), 1)

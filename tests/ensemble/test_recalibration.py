@@ -41,10 +41,8 @@ def test_means_stay_and_intervals_hold_the_new_data(run, structures):
     old, new = before.predict(structures), after.predict(structures, coverage=0.9)
     assert (old.graphs["energy_mean"] == new.graphs["energy_mean"]).all()
     assert new.graphs["energy"].between(new.graphs["energy_lo"], new.graphs["energy_hi"]).all()
-    held = [
-        new.nodes[name].between(new.nodes[f"{name}_lo"], new.nodes[f"{name}_hi"])
-        for name in ("forces_x", "forces_y", "forces_z")
-    ]
+    of, names = new.nodes, ("forces_x", "forces_y", "forces_z")
+    held = [of[name].between(of[f"{name}_lo"], of[f"{name}_hi"]) for name in names]
     assert np.mean(held) >= 0.85
     said = json.loads((run / "ensemble" / FILE).read_text())["content"]["calibrated_on"]
     assert said["structures"] == {"energy": 9, "forces": 9}

@@ -1,7 +1,7 @@
 """Error bars that hold what they promise: deviations on data whose truth is known, quantiles."""
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from hydragnn_flow.ensemble.applicability import extrapolation_of
 from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
-from hydragnn_flow.ensemble.uncertainty.distribution import (
-    Rows,
-    Sizes,
-    combine,
-    distribution,
-    measured_coverage,
-)
+from hydragnn_flow.ensemble.uncertainty.distribution import Rows, Sizes, combine, distribution
 from hydragnn_flow.models.leverage import LEVERAGE
 
 
@@ -76,9 +70,8 @@ def test_extrapolation_adds_to_the_error_that_all_members_share():
     np.testing.assert_allclose(total(True, noise, 0.5), [[1.0], [np.hypot(6, 2 * np.sqrt(3))]])
     one = Deviation(1.0, 2.0, noise=0.5, extrapolation=1.5)
     found = replace(plain(1.0, 2.0, 1.0, per_atom=True), by_noise=True, deviations=(one,))
-    d = distribution(
-        np.zeros((2, 2, 1)), equal(2), found, rows, np.stack([noise] * 2), coverage=0.9
-    )
+    members, noises = np.zeros((2, 2, 1)), np.stack([noise, noise])
+    d = distribution(members, equal(2), found, rows, noises, coverage=0.9)
     np.testing.assert_allclose(d.std, 2 * np.array([[1.0], [np.hypot(6, 2 * np.sqrt(3))]]))
     np.testing.assert_array_equal(d.aleatoric_std, 2 * noise)
 
@@ -125,13 +118,8 @@ def test_members_without_a_weight_do_not_extrapolate():
     assert extrapolation_of({}, np.ones(1)) is None
 
 
-@settings(max_examples=8, deadline=None)
-@given(
-    factor=st.floats(1e-6, 1e6),
-    seed=st.integers(0, 1000),
-    n=st.integers(5, 80),
-    per_atom=st.booleans(),
-)
+@settings(max_examples=8)
+@given(st.floats(1e-6, 1e6), st.integers(0, 1000), st.integers(5, 80), st.booleans())
 def test_units_do_not_matter(factor, seed, n, per_atom):
     rng = np.random.default_rng(seed)
     reference = rng.normal(size=(n, 1))
@@ -147,26 +135,6 @@ def test_units_do_not_matter(factor, seed, n, per_atom):
     for a, b in zip(predict(1.0), predict(factor), strict=True):
         # Where the score hardly changes, the fit ends within a hundredth of its least value.
         np.testing.assert_allclose(b / factor, a, rtol=1e-2, atol=1e-2)
-
-
-def test_members_that_agree_get_the_floor():
-    truth = np.random.default_rng(5).normal(size=(4000, 3))
-    members = np.zeros((2, *truth.shape))
-    mean, spread = combine(members, equal(2))
-    assert not spread.any()
-    d = distribution(members, equal(2), calibrated(truth - mean, spread), coverage=0.9)
-    np.testing.assert_allclose(d.std, 1.0, rtol=0.05)
-    assert not d.epistemic_std.any()
-    assert measured_coverage(truth, d) == pytest.approx(0.9, abs=0.001)
-
-
-def test_no_error_at_all_gives_finite_numbers():
-    zeros = np.zeros((10, 1))
-    for spread in (zeros, zeros + 1):
-        found = calibrated(zeros, spread)
-        assert np.isfinite(astuple(found.deviations[0])[:2]).all()
-        d = distribution(np.zeros((2, 4, 1)), equal(2), found, coverage=0.9)
-        assert measured_coverage(np.zeros((4, 1)), d) == 1.0
 
 
 def test_with_one_value_each_the_quantile_is_that_of_the_definition():
@@ -201,7 +169,7 @@ def test_values_that_err_together_are_held(coverage, shared):
     assert coverage - band - 0.01 <= np.mean(found) <= coverage + band + 0.01
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
 def test_neither_order_nor_names_of_structures_matter(sizes, seed):
     rng = np.random.default_rng(seed)

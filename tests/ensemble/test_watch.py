@@ -17,46 +17,37 @@ from hydragnn_flow import EnsembleCalculator, InputError, UncertaintyExceeded, U
 from hydragnn_flow.ensemble.applicability import Applicability, Range
 
 
-@pytest.fixture(scope="module")
-def ensemble(lively):
-    return lively
-
-
 @pytest.fixture
-def dynamics(ensemble):
+def dynamics(lively):
     """Of a cell that is not at rest, with a label of its own that is none of ours."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     atoms.set_momenta(np.random.default_rng(0).normal(0, 3, (4, 3)))
     atoms.info |= {"energy": -1.0, "name": "first"}
-    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.calc = EnsembleCalculator(lively)
     return VelocityVerlet(atoms, 2 * units.fs)
 
 
-def deviations(ensemble, atoms):
-    """Largest of the forces [eV/Å], and that of the energy [eV per atom], from the tables."""
-    tables = ensemble.predict(atoms)
-    forces = tables.nodes[[f"forces_{axis}_std" for axis in "xyz"]].to_numpy()
-    return {
-        "forces_std": np.linalg.norm(forces, axis=1).max(),
-        "energy_std_per_atom": tables.graphs["energy_std"].item() / len(atoms),
-    }
-
-
 @pytest.mark.parametrize("which", ["forces_std", "energy_std_per_atom"])
-def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_path, which):
+def test_it_records_the_structures_beyond_the_threshold(lively, dynamics, tmp_path, which):
     """Every second step is looked at; some of these pass the threshold and others do not."""
     file = tmp_path / "unsure.extxyz"
-    passed = []
-    dynamics.attach(lambda: passed.append(dynamics.atoms.copy()), interval=2)
+    passed, of = [], []
+
+    def look():
+        passed.append(dynamics.atoms.copy())
+        results = dynamics.atoms.calc.results
+        forces = np.linalg.norm(results["forces_std"], axis=1)
+        of.append(forces.max() if which == "forces_std" else results["energy_std"] / len(forces))
+
+    dynamics.attach(look, interval=2)
     dynamics.run(12)
-    of = [deviations(ensemble, atoms)[which] for atoms in passed]
     threshold = float(np.median(of))
     expected = [2 * k for k, deviation in enumerate(of) if deviation > threshold]
     assert 0 < len(expected) < len(of)
 
     again = VelocityVerlet(start := passed[0].copy(), 2 * units.fs)
-    start.calc = EnsembleCalculator(ensemble)
+    start.calc = EnsembleCalculator(lively)
     watch = UncertaintyWatch(again, file=file, **{which: threshold})
     again.attach(watch, interval=2)
     again.run(12)
@@ -67,7 +58,7 @@ def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_
         same = passed[frame.info["step"] // 2]
         np.testing.assert_allclose(frame.positions, same.positions, atol=1e-7)
         np.testing.assert_allclose(frame.get_momenta(), same.get_momenta(), atol=1e-7)
-        same.calc = EnsembleCalculator(ensemble)
+        same.calc = EnsembleCalculator(lively)
         np.testing.assert_allclose(frame.get_forces(), same.get_forces(), atol=1e-6)
         np.testing.assert_allclose(frame.get_stress(), same.get_stress(), atol=1e-6)
         assert frame.get_potential_energy() == pytest.approx(same.get_potential_energy())
@@ -99,24 +90,24 @@ def test_it_stops_there_and_nowhere_else(dynamics, tmp_path, threshold, says):
     assert len(ase.io.read(file, ":")) == 1
 
 
-def test_without_a_threshold_it_stops_where_structures_are_flagged(ensemble, dynamics):
+def test_without_a_threshold_it_stops_where_structures_are_flagged(lively, dynamics):
     """Calibration data about which members disagree twice as much, and half as much."""
     atoms = dynamics.atoms
     found = atoms.calc.get_property("disagreement", atoms)
     for factor in (2.0, 0.5):
         ranges = {
             name: Range(limit.low, limit.highest + np.log(found * factor), 0.0)
-            for name, limit in ensemble.applicability.deviations.items()
+            for name, limit in lively.applicability.deviations.items()
         }
-        known = replace(ensemble.applicability, deviations=ranges)
-        atoms.calc = EnsembleCalculator(replace(ensemble, applicability=known))
+        known = replace(lively.applicability, deviations=ranges)
+        atoms.calc = EnsembleCalculator(replace(lively, applicability=known))
         watch = UncertaintyWatch(dynamics, stop=True)
         if factor > 1:
             watch()
             continue
         with pytest.raises(UncertaintyExceeded, match="disagreement is 2, above 1"):
             watch()
-    atoms.calc = EnsembleCalculator(replace(ensemble, applicability=Applicability()))
+    atoms.calc = EnsembleCalculator(replace(lively, applicability=Applicability()))
     with pytest.raises(InputError, match=r"has no disagreement; .* a range of disagreement"):
         UncertaintyWatch(dynamics, stop=True)
 

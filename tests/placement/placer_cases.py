@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
-from hydragnn_flow.placement import (
-    Estimate,
-    Fleet,
-    Gcd,
-    Host,
-    Placeable,
-    Placement,
-    Resident,
-    Spot,
-    place,
-)
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placeable, Resident, Spot, place
 
-AnySegment = TypeVar("AnySegment", bound=Placeable)
 WHOLE = Estimate(1.0, 1.0, uncorrected_seconds=1.0, busy=1.0)
 
 
@@ -42,38 +31,31 @@ def gang(width: int, seconds: float) -> Segment:
     return Segment(item=100 + width, estimate=estimate, width=width)
 
 
-def busy_until(fleet: Fleet, spots: Sequence[Spot], until: float, now: float = 0.0) -> Resident:
+def busy_until(fleet: Fleet, spots: Sequence[Spot], until: float) -> Resident:
     """Something that has GCDs to itself, and is expected to have them so long."""
-    return fleet.begin(spots, WHOLE, until, now, alone=True)
+    return fleet.begin(spots, WHOLE, until, 0.0, alone=True)
 
 
-def one_node(gcd: Gcd, free: int, busy: Iterable[float] = (), now: float = 0.0) -> Fleet:
+def one_node(gcd: Gcd, free: int, busy: Sequence[float] = ()) -> Fleet:
     """A node with so many free GCDs, and others that are busy for so long."""
-    ends = [*busy]
-    fleet = Fleet(gcd, max(1, free + len(ends)))
+    fleet = Fleet(gcd, free + len(busy))
     fleet.update([Host("node0", "block0")])
-    for place_, seconds in enumerate(ends):
-        busy_until(fleet, [Spot("node0", place_)], now + seconds, now)
-    if not free and not ends:
-        busy_until(fleet, [Spot("node0", 0)], now, now)
+    for place_, seconds in enumerate(busy):
+        busy_until(fleet, [Spot("node0", place_)], seconds)
     return fleet
 
 
-def by_gcd(placed: Iterable[Placement[AnySegment]]) -> list[list[AnySegment]]:
+def by_gcd(placed: Iterable[Any]) -> list[list[Any]]:
     """Segments that run side by side, GCD by GCD; one of several GCDs is there once."""
-    found = defaultdict[Spot, list[AnySegment]](list)
+    found = defaultdict[Spot, list[Any]](list)
     for placement in placed:
         found[placement.resident.spots[0]].append(placement.segment)
     return [*found.values()]
 
 
 def on_one_node(
-    ready: Sequence[AnySegment],
-    gcd: Gcd,
-    free: int,
-    busy: Sequence[float] = (),
-    now: float = 0.0,
-) -> tuple[list[list[AnySegment]], list[AnySegment]]:
+    ready: Sequence[Any], gcd: Gcd, free: int, busy: Sequence[float] = ()
+) -> tuple[list[list[Any]], list[Any]]:
     """What a node with so many free GCDs runs, and others that are busy for so long."""
-    placed, rest = place(ready, one_node(gcd, free, busy, now), now)
+    placed, rest = place(ready, one_node(gcd, free, busy), 0.0)
     return by_gcd(placed), rest

@@ -5,24 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Gcd, Sizes, Taken, Work, too_large
 
+AT_ONCE = {"step_seconds": 0.0, "start_seconds": 0.0, "epoch_seconds": 0.0}
+NETWORK = {"node_bandwidth": 1e10, "network_bandwidth": 1e9}
 GCD = Gcd(
-    memory_gib=16.0,
-    flops=1e12,
-    bandwidth=1e11,
-    launch_seconds=1e-5,
-    process_gib=0.5,
-    most_segments=4,
-    step_seconds=0.0,
-    start_seconds=0.0,
-    epoch_seconds=0.0,
-    node_bandwidth=1e10,
-    network_bandwidth=1e9,
+    16.0, 1e12, 1e11, launch_seconds=1e-5, process_gib=0.5, most_segments=4, **AT_ONCE, **NETWORK
 )
 CORE = replace(GCD, launches=True)
 works = st.builds(
@@ -98,7 +90,6 @@ def test_memory_is_that_of_process_step_and_copies_of_the_weights():
     assert four.uncorrected_memory_gib == pytest.approx(0.5 + 2 + 5 * 0.5 / 4 + 0.25)
 
 
-@settings(deadline=None)
 @given(
     work=works,
     steps=st.integers(1, 10**6),
@@ -128,7 +119,6 @@ def test_estimates_make_sense(work, steps, width, seen, launches):
     assert estimate.seconds / width >= alone.seconds * (1 - 1e-6)
 
 
-@settings(deadline=None)
 @given(work=works, factor=st.floats(0.1, 10))
 @example(Work(4907544405.0, 0.0, 511, 0.0, 0.0), 0.5)  # as long in computing as in launching
 def test_a_constant_factor_is_learned_at_once(work, factor):
@@ -141,27 +131,8 @@ def test_a_constant_factor_is_learned_at_once(work, factor):
     assert seconds(model, work, "SchNet") == pytest.approx(factor * before, rel=0.12)
 
 
-@settings(deadline=None)
-@given(
-    factors=st.lists(
-        st.tuples(st.sampled_from(["PNA", "EGNN", "MACE"]), st.floats(0.5, 2.0)),
-        min_size=2,
-        max_size=40,
-    ),
-    kind=st.sampled_from(["PNA", "EGNN", "SchNet"]),
-)
-def test_what_is_learned_is_within_what_was_seen(factors, kind):
-    """Or guessed."""
-    model = CostModel(GCD)
-    before = seconds(model, SECOND, kind)
-    for seen, factor in factors:
-        model.observe(seen, taken(factor))
-    learned = seconds(model, SECOND, kind) / before
-    values = [1.0, *(factor for _, factor in factors)]
-    assert min(values) * 0.999 <= learned <= max(values) * 1.001
-
-
-def test_a_type_that_differs_gets_its_own_factor_as_it_is_seen_to():
+def test_a_type_that_differs_gets_its_own_factor_and_a_change_is_followed():
+    """What is learned lies within what was seen."""
     model = CostModel(GCD)
     for _ in range(12):
         model.observe("PNA", taken(2.0))
@@ -173,6 +144,9 @@ def test_a_type_that_differs_gets_its_own_factor_as_it_is_seen_to():
     assert learned[-1] > 5.0
     # Nothing is known of the third, which comes to lie between the two.
     assert 2.0 < seconds(model, SECOND, "SchNet") < learned[-1]
+    for _ in range(200):
+        model.observe("MACE", taken(1.0))
+    assert seconds(model, SECOND, "MACE") == pytest.approx(1.0, rel=0.05)
 
 
 def test_rates_are_learned_apart():
@@ -190,14 +164,6 @@ def test_rates_are_learned_apart():
     assert seconds(model, mixed) == pytest.approx(2.1, rel=0.04), "never seen"
 
 
-def test_a_change_is_followed():
-    model = CostModel(GCD)
-    for factor, times in ((1.0, 200), (3.0, 60)):
-        for _ in range(times):
-            model.observe("PNA", taken(factor))
-    assert seconds(model, SECOND) == pytest.approx(3.0, rel=0.02)
-
-
 def spread(model, kind="PNA", **given):
     estimate = model.estimate(kind, SECOND, STEPS, **given)
     assert estimate.high / estimate.seconds == pytest.approx(estimate.seconds / estimate.low)
@@ -206,16 +172,12 @@ def spread(model, kind="PNA", **given):
 
 def test_intervals_narrow_with_what_is_known():
     """Wide before anything was seen, narrow once a trial's own steps are; errors widen them."""
-    model = CostModel(GCD)
+    model, own = CostModel(GCD), taken(1.0)
     guessed = spread(model)
-    assert guessed > 5
-    noise = np.random.default_rng(0).normal(0, 0.05, 40)
-    for number, log in enumerate(noise):
+    for number, log in enumerate(np.random.default_rng(0).normal(0, 0.05, 40)):
         model.observe(["PNA", "EGNN", "MACE"][number % 3], taken(math.exp(log)))
-    known = spread(model)
-    assert 1.1 < known < spread(model, "SchNet") < 1.6 < guessed
-    own = taken(1.0)
-    before = spread(model, own=own)
+    known, before = spread(model), spread(model, own=own)
+    assert 1.1 < known < spread(model, "SchNet") < 1.6 and guessed > 5
     for _ in range(20):
         model.observe("PNA", taken(1.01), own)
     assert spread(model, own=own) < min(before, known)

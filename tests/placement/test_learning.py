@@ -6,21 +6,18 @@ seconds of a training step (the least of two measurements, which differ by 2.6 %
 that torch had allocated at a time, for a batch that was `atoms` times the mean one.
 """
 
-import csv
 import random
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import CostModel, Taken, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS
-
-Array = NDArray[np.float64]
 
 GCD = guessed_gcd("cpu", 8.0)
 STEPS = 10_000
@@ -37,16 +34,12 @@ class Network(NamedTuple):
 
 
 def read():
-    with Path(__file__).with_name("steps.csv").open() as file:
-        for row in csv.DictReader(file):
-            kind = row.pop("type")
-            of = {name: float(value) for name, value in row.items()}
-            counted, weights = of["counted_bytes"] * of["atoms"], of["parameter_bytes"]
-            # The weights themselves, their moments and copies were there before.
-            held = COPIES_OF_WEIGHTS * weights
-            memory = (of["peak_bytes"] + held) / (counted + held)
-            work = Work(of["flops"], of["bytes"], of["launches"], counted, weights)
-            yield Network(kind, work, of["seconds"], memory)
+    for row in pd.read_csv(Path(__file__).with_name("steps.csv")).itertuples():
+        counted, weights = row.counted_bytes * row.atoms, row.parameter_bytes
+        # The weights themselves, their moments and copies were there before.
+        held = COPIES_OF_WEIGHTS * weights
+        work = Work(row.flops, row.bytes, row.launches, counted, weights)
+        yield Network(row.type, work, row.seconds, (row.peak_bytes + held) / (counted + held))
 
 
 NETWORKS = [*read()]
@@ -69,9 +62,8 @@ def taken(i, together=1, power=0.5):
     """A segment; those that share a GCD take a power of their number as long."""
     network = NETWORKS[i]
     step = SECONDS[i] * together**power
-    return Taken(
-        *(network.work, 100, step, 101 * step, 1, 0.0), memory=network.memory, together=together
-    )
+    known = {"memory": network.memory, "together": together}
+    return Taken(network.work, 100, step, 101 * step, 1, 0.0, **known)
 
 
 def learned_from(chosen, together=lambda: 1):

@@ -23,19 +23,14 @@ def test_the_best_values_are_found_from_far_away():
         case = Case("abcd"[number % 4], (first, second), (doublings * math.log(2),))
         cases.append((case, 1000 * (2 * first + second / 2) * 1.4**doublings))
     regression = Regression(PRIOR, 1, cases)
-    assert all(
-        regression.expect(case).log == pytest.approx(math.log(time), abs=0.25)
-        for case, time in cases
-    )
+    for case, time in cases:
+        assert regression.expect(case).log == pytest.approx(math.log(time), abs=0.25)
     known, unknown = (regression.expect(Case(kind, (1.0, 1.0), (0.0,))) for kind in "az")
     assert known.deviation < unknown.deviation, "less sure of kinds that were not seen"
 
 
 def test_what_is_hidden_does_not_count():
-    """Of two sets of terms the longer one does, a little more near ties, and a third thing always.
-
-    The derivatives are those of the time.
-    """
+    """Of two sets of terms the longer one does, a little more near ties; a third thing always."""
     regression = Regression(replace(PRIOR, terms=(0.5,) * 3), 0, (), hidden=((0,), (1,)))
     for terms, expected in (((9.0, 2.0, 1.0), 10.0), ((2.0, 9.0, 1.0), 10.0)):
         found = regression.expect(Case("a", terms))
@@ -45,14 +40,3 @@ def test_what_is_hidden_does_not_count():
     assert math.exp(nothing.log) == pytest.approx(1.0)
     times = [math.exp(regression.expect(Case("a", (x, 1.0, 0.0))).log) for x in (0.9, 1.0, 1.1)]
     assert 1.0 < times[0] < times[1] < 1.1 < times[2] < 1.1 * 1.1
-    rows, log, _ = regression._linear(*regression._table([Case("a", (1.0, 0.9, 0.5))]))
-    for term, place in enumerate(range(*regression._factors.indices(99))):
-        terms = np.array([1.0, 0.9, 0.5])
-        terms[term] *= math.exp(1e-6)
-        change = regression.expect(Case("a", tuple(terms.tolist()))).log - float(log[0])
-        assert change / 1e-6 == pytest.approx(rows[0, place], abs=1e-4)
-
-
-def test_before_anything_was_seen_the_prior_is_as_sure_as_its_counts():
-    found = Regression(PRIOR, 1, ()).expect(Case("a", (1.0, 2.0), (0.0,)))
-    assert found.freedom == PRIOR.counts

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placer_cases import WHOLE, busy_until, gang, segments
 
@@ -14,8 +14,8 @@ GCDS = 8
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=1)
 
 
-def host(node, nodes_of_a_block=2):
-    return Host(f"node{node}", f"block{node // nodes_of_a_block}")
+def host(node):
+    return Host(f"node{node}", f"block{node // 2}")
 
 
 def fleet_of(*free, seconds=100.0, of_a_block=2 * GCDS):
@@ -50,7 +50,6 @@ widths = st.lists(st.integers(1, 3 * GCDS), min_size=1, max_size=12)
 nodes_free = st.lists(st.integers(0, GCDS), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(free=nodes_free, asked=widths, seed=st.integers(0, 99))
 def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(free, asked, seed):
     chance = random.Random(seed)
@@ -79,18 +78,15 @@ def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(free, a
     assert fleet.free == sum(free) - sum(given_of.values())
 
 
-def test_single_gcds_are_taken_where_the_fewest_are_free():
+def test_single_gcds_are_taken_where_the_fewest_are_free_and_leave_whole_blocks_to_others():
     fleet, here = room(8, 3, 8, 1)
     taken = [take(fleet, here, 1) for _ in range(5)]
     assert taken[:4] == [[3], [1], [1], [1]]
     assert taken[4] in ([0], [2])
     assert take(fleet, here, 8), "a whole node is left"
-
-
-def test_single_gcds_leave_whole_blocks_to_others():
     fleet, here = room(8, 8, 8, 8, 8, 8)
-    taken = {node for _ in range(12) for node in take(fleet, here, 1)}
-    assert len({node // 2 for node in taken}) == 1
+    blocks = {node // 2 for _ in range(12) for node in take(fleet, here, 1)}
+    assert len(blocks) == 1
     fleet, here = room(8, 8, 8, 4)
     assert take(fleet, here, 1) == [3]
     assert {node for _ in range(11) for node in take(fleet, here, 1)} == {3, 2}
@@ -121,13 +117,12 @@ def test_no_more_is_given_than_may_be():
 
 def test_others_begin_beside_the_node_that_is_kept_for_a_gang():
     """Both nodes have four free GCDs; the first will be free in 10 s, the other in 50 s."""
-    fleet = Fleet(GCD, GCDS, 2 * GCDS)
-    fleet.update([host(0), host(1)])
+    fleet = fleet_of(8, 8)
     for node, seconds in ((0, 10.0), (1, 50.0)):
         for position in range(4):
             busy_until(fleet, [Spot(f"node{node}", position)], seconds)
-    four_long = segments(*[(500.0, 1.0, 1.0)] * 8)
-    placed, rest = place([gang(8, 1000.0), *four_long], fleet, 0.0)
+    long = segments(*[(500.0, 1.0, 1.0)] * 8)
+    placed, rest = place([gang(8, 1000.0), *long], fleet, 0.0)
     assert [nodes_of([*one.resident.spots]) for one in placed] == [[1]] * 4
     assert len(rest) == 5
 
@@ -151,8 +146,7 @@ def test_nodes_that_take_no_work_any_more_are_kept_for_nobody():
 
 def test_what_runs_on_a_node_that_takes_no_work_any_more_ends_there():
     fleet = fleet_of(8, 8)
-    (spots,) = [Room(fleet, 0.0).take(2, 1.0)]
-    assert spots is not None
+    spots = Room(fleet, 0.0).take(2, 1.0)
     resident = fleet.begin(spots, WHOLE, 1.0, 0.0, alone=True)
     others = [each for each in (host(0), host(1)) if each.name != spots[0].node]
     fleet.update(others)

@@ -1,19 +1,14 @@
 """One finished and one unfinished run directory for all tests of the report."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from ensemble_cases import untrained_ensemble
 from report_cases import Made
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.report.html import write_report
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Made:
+def finished(tmp_path_factory, alloy_store):
     """A run that is over; tests only read it."""
     made = Made(tmp_path_factory.mktemp("finished"))
     made.add_members()
@@ -22,12 +17,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) 
 
 
 @pytest.fixture(scope="session")
-def report(finished: Made) -> Path:
+def report(finished):
     """The page of the run that is over."""
     return write_report(finished.directory)
 
 
 @pytest.fixture
-def searching(tmp_path: Path) -> Made:
+def searching(tmp_path):
     """A run whose search is still going; a test may change it."""
     return Made(tmp_path / "searching", trials=7)

@@ -134,9 +134,8 @@ def test_the_worst_structures_are_those_with_the_largest_errors():
     nodes.loc[atom, "forces_z_mean"] = nodes["forces_z"][atom] - 30.0
     table = accuracy.worst_structures([*targets_of(graphs), *targets_of(nodes)], graphs, nodes)
     assert len(table) == 2 * 8 and "note" not in table
-    energy, forces = (
-        table[table["target"] == name].iloc[0] for name in ("energy [eV]", "forces [eV/Å]")
-    )
+    first = table.groupby("target").head(1).set_index("target", drop=False)
+    energy, forces = first.loc["energy [eV]"], first.loc["forces [eV/Å]"]
     assert (energy["structure"], energy["formula"]) == (graphs["graph_id"][7], "Cu7")
     assert energy["|error|"] == energy["largest"] == pytest.approx(9.0)
     assert energy["|error| / deviation"] == pytest.approx(9.0 / graphs["energy_std"][7])

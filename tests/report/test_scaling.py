@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report import scaling
 from hydragnn_flow.report.html import write_report
-from hydragnn_flow.report.scaling import (
-    Point,
-    Study,
-    answer,
-    profile_tables,
-    scaling_grid,
-    scaling_table,
-    shares,
-    studies,
-    verdicts,
-)
+from hydragnn_flow.report.scaling import Point, Study, studies
 from hydragnn_flow.training.profile_result import Parts, TrainingProfile
 
 WEAK = {2: 0.9, 4: 0.8, 8: 0.7}
@@ -31,18 +22,10 @@ STRONG = {2: 0.8, 4: 0.4, 8: 0.2}
 def profile(gcds=2, batches=1, seconds=0.1, parts=None):
     """A profile whose parts take 98 % of its step, unless they are given."""
     graphs = 16.0 * batches
-    return TrainingProfile(
-        device="cpu",
-        ranks=gcds,
-        graphs=graphs,
-        atoms=30 * graphs,
-        edges=900 * graphs,
-        steps=100,
-        seconds=seconds,
-        peak_memory_gib=0.5,
-        joules_per_graph=None,
-        parts=parts or Parts(*(share * 0.98 * seconds for share in (0.1, 0.5, 0.3, 0.1))),
-    )
+    known = {"graphs": graphs, "atoms": 30 * graphs, "edges": 900 * graphs, "steps": 100}
+    known |= {"seconds": seconds, "peak_memory_gib": 0.5, "joules_per_graph": None}
+    parts = parts or Parts(*(share * 0.98 * seconds for share in (0.1, 0.5, 0.3, 0.1)))
+    return TrainingProfile(device="cpu", ranks=gcds, parts=parts, **known)
 
 
 def study(strong, weak):
@@ -72,13 +55,13 @@ def printed(shown, width):
     ],
 )
 def test_the_answer_is_about_the_largest_share(parts, said):
-    assert answer(profile(parts=parts)).startswith(said)
-    assert sum(shares(parts).values()) == pytest.approx(1.0)
+    assert scaling.answer(profile(parts=parts)).startswith(said)
+    assert sum(scaling.shares(parts).values()) == pytest.approx(1.0)
 
 
 def test_the_table_of_a_profile_shows_parts_and_what_they_add_up_to():
-    assert "…" not in printed(scaling_grid(study(STRONG, WEAK)), 80)
-    text = printed(profile_tables(profile(), nodes=2), 120)
+    assert "…" not in printed(scaling.scaling_grid(study(STRONG, WEAK)), 80)
+    text = printed(scaling.profile_tables(profile(), nodes=2), 120)
     for words in ("98.0 %", "160 graphs/s", "0.500 GiB", "nothing here counts it", "50 % of the"):
         assert words in text
 
@@ -101,7 +84,7 @@ def test_a_study_outlives_its_process(tmp_path):
 @given(st.dictionaries(st.sampled_from([2, 4, 8, 16]), st.floats(0.01, 1.2), min_size=1))
 def test_efficiency_is_that_of_each_gcd(efficient):
     found = study(efficient, efficient)
-    table = scaling_table(found).set_index(["scaling", "GCDs"])
+    table = scaling.scaling_table(found).set_index(["scaling", "GCDs"])
     for kind in ("weak", "strong"):
         assert table.loc[(kind, 1), "efficiency"] == pytest.approx(100)
         for gcds, efficiency in efficient.items():
@@ -115,14 +98,14 @@ def test_efficiency_is_that_of_each_gcd(efficient):
 
 def test_it_is_said_where_more_gcds_stop_paying_and_what_was_not_measured():
     found = study(STRONG, WEAK).with_point(Point(32, 1, fault="a batch has 16 graphs"))
-    weak, strong, fault = verdicts(found)
+    weak, strong, fault = scaling.verdicts(found)
     assert weak.startswith("weak scaling: 8 GCDs of 4 nodes pay: each GCD trains 70 %")
     assert strong.startswith(
         "strong scaling: beyond 2 GCDs it does not pay: on 4 GCDs of 2 nodes each GCD trains 40 %"
     )
     assert "side by side on 2 GCDs each train 2 times" in strong
     assert fault == "32 GCDs: not measured: a batch has 16 graphs"
-    assert verdicts(study({}, {})) == []
+    assert scaling.verdicts(study({}, {})) == []
 
 
 def test_the_report_has_the_studies_of_a_run(searching):

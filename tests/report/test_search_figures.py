@@ -24,7 +24,6 @@ def keys(figure):
 def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finished):
     run = read_run(finished.directory)
     figure = figures.history(run.study, run.trials, {8})
-    assert figure is not None
     axes, states = figure.axes[0], list(finished.states.values())
     complete, _, pruned, ring = (len(dots.get_offsets()) for dots in axes.collections)
     assert (complete, pruned, ring) == (states.count("complete"), states.count("pruned"), 1)
@@ -36,11 +35,7 @@ def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finish
 
 @pytest.mark.parametrize(
     ("count", "objectives", "names"),
-    [
-        (60, 2, ["importance", "slices", "pareto"]),
-        (60, 1, ["importance", "slices"]),
-        (5, 1, []),
-    ],
+    [(60, 2, ["importance", "slices", "pareto"]), (60, 1, ["importance", "slices"]), (5, 1, [])],
 )
 def test_the_report_gets_what_there_is_data_for(count, objectives, names):
     study, frame, _ = framed(count, objectives)
@@ -62,7 +57,6 @@ def test_the_report_gets_what_there_is_data_for(count, objectives, names):
 def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out():
     _, frame, segments = framed(2000)
     figure = figures.trial_curves(frame, segments, RUNGS)
-    assert figure is not None
     *strong, a, b, c = figure.axes[0].lines
     assert [line.get_xdata()[0] for line in (a, b, c)] == list(RUNGS)
     best = frame.loc[ranking(frame).index[:5], "trial"]

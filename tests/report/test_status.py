@@ -1,4 +1,4 @@
-"""`hydragnn-flow status`: what a driver and its blocks are at."""
+"""`hydragnn-flow status`: what a driver and its blocks are at; and what is logged of it."""
 
 import io
 import json
@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import pytest
-from report_cases import CONFIGURATION, RUNGS, Made
+from report_cases import CONFIGURATION, RUNGS, Made, new_study
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -26,6 +25,7 @@ from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE
 from hydragnn_flow.report.gcd_time import spent
+from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import best_errors, stage_of, status_table
 from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.segment import VERSION
@@ -33,26 +33,13 @@ from hydragnn_flow.segment import VERSION
 
 def workers(**known):
     """Content of `workers.json` of a driver that is this process."""
-    blocks = (("ended", 90, ""), ("running", 60, ""), ("pending", 3, "Resources"))
-    return {
-        "driver_pid": os.getpid(),
-        "host": socket.gethostname(),
-        "workers": 16,
-        "tasks": 12,
-        "blocks": [
-            {"state": state, "since": time.time() - 60 * minutes, "reason": reason}
-            for state, minutes, reason in (*blocks, ("pending", 12.1, "Priority"))
-        ],
-        "trouble": "the scheduler does not answer (Connection refused)",
-        "bad_nodes": ["frontier00007"],
-        **known,
-    }
-
-
-def new_study(folder):
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
-    storage = optuna.storages.JournalStorage(backend)
-    return optuna.create_study(study_name="search", storage=storage)
+    blocks = [("ended", 90, ""), ("running", 60, ""), ("pending", 3, "Resources")]
+    told = {"driver_pid": os.getpid(), "host": socket.gethostname(), "workers": 16, "tasks": 12}
+    told |= {"trouble": "the scheduler does not answer (Connection refused)", "blocks": []}
+    for state, minutes, reason in (*blocks, ("pending", 12.1, "Priority")):
+        since = time.time() - 60 * minutes
+        told["blocks"].append({"state": state, "since": since, "reason": reason})
+    return {**told, "bad_nodes": ["frontier00007"], **known}
 
 
 @pytest.fixture
@@ -137,18 +124,9 @@ def test_a_terminal_does_not_obey_a_strangers_run(finished, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "name",
     [
-        "run.yaml",
-        "segments.jsonl",
-        JOURNAL,
-        f"{JOURNAL}.end",
-        "driver.lock",
-        "driver.json",
-        "driver.log",
-        "energy.json",
-        WORKERS_FILE,
-        "store.gs/manifest.json",
-        "ensemble/selection.json",
-        "ensemble/ensemble.json",
+        *("run.yaml", "segments.jsonl", JOURNAL, f"{JOURNAL}.end", "energy.json", WORKERS_FILE),
+        *("driver.lock", "driver.json", "driver.log", "store.gs/manifest.json"),
+        *("ensemble/selection.json", "ensemble/ensemble.json"),
     ],
 )
 def test_a_strangers_run_is_shown_or_the_file_is_named(finished, tmp_path, name, make):
@@ -163,12 +141,7 @@ def test_a_strangers_run_is_shown_or_the_file_is_named(finished, tmp_path, name,
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("errors.forces.mae", {}),
-        ("best_member", 77),
-        ("joules", []),
-    ],
+    ("path", "value"), [("errors.forces.mae", {}), ("best_member", 77), ("joules", [])]
 )
 def test_results_of_another_type_are_named(finished, tmp_path, path, value):
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
@@ -199,9 +172,8 @@ def test_the_last_failures_are_shown_and_what_was_passed_over(searching):
         file.writelines(json.dumps(segment) + "\n" for segment in lost)
     lines = shown(searching.directory).splitlines()
     first = lines.index("failed segments: 6, the last:")
-    assert [line.split("trial ")[1] for line in lines[first + 1 : first + 4]] == [
-        f"{n} on host: lost: node is gone {n}" for n in (4, 5, 6)
-    ]
+    for n, line in zip((4, 5, 6), lines[first + 1 :], strict=False):
+        assert line.endswith(f"trial {n} on host: lost: node is gone {n}")
     assert "passed over: trial 6: c.pt: is damaged" in lines
 
 
@@ -260,12 +232,9 @@ def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching):
     metrics = {"energy_mae": 1.0, "energy_mae_per_atom": 0.0125, "forces_mae": 0.25}
     (result,) = [r for r in stage_of(searching.directory).results if r.number == 5]
     results = [replace(result, metrics=metrics), replace(result, number=6, metrics={})]
-    unknown = best_errors(searching.directory / "elsewhere", results)
+    unknown, known = (best_errors(place, results) for place in (store, searching.directory))
     assert unknown == ["energy per atom 0.0125 (trial 5)", "forces 0.250 (trial 5)"]
-    assert best_errors(searching.directory, results) == [
-        "energy per atom 12.5 meV/atom (trial 5)",
-        "forces 0.250 eV/Å (trial 5)",
-    ]
+    assert known == ["energy per atom 12.5 meV/atom (trial 5)", "forces 0.250 eV/Å (trial 5)"]
 
 
 def line(number, gcd, began, epoch=RUNGS[0]):
@@ -282,12 +251,10 @@ def live(folder, asked, ended, at_work, **known):
     trials = [study.ask() for _ in range(asked)]
     with (folder / "segments.jsonl").open("w") as ledger:
         for number, gcd, began, end in ended:
-            study.tell(trials[int(number)], 0.1)
+            study.tell(trials[number], 0.1)
             times = {"ended": now - 3600 * end, "away_seconds": 3600 * (began - end)}
-            known_of = {**line(int(number), int(gcd), began), **times, "waited_seconds": 0.0}
-            ledger.write(
-                json.dumps({**known_of, "status": "ok", "busy": 1.0, "version": VERSION}) + "\n"
-            )
+            well = {"waited_seconds": 0.0, "status": "ok", "busy": 1.0, "version": VERSION}
+            print(json.dumps(line(number, gcd, began) | times | well), file=ledger)
     told = workers(segments=[line(*of) for of in at_work], **{"written": now, **known})
     (folder / WORKERS_FILE).write_text(json.dumps(told))
 
@@ -345,3 +312,16 @@ def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path
         told = workers(segments=[line(1, 1, 20)], written=time.time())
         (tmp_path / WORKERS_FILE).write_text(json.dumps(told))
         assert hours_of(tmp_path)["at work"] == 20
+
+
+@pytest.mark.parametrize("total", [1, 3, 29, 1000])
+def test_the_last_line_is_always_there_and_once(total):
+    """What is logged where there is no terminal."""
+    output = io.StringIO()
+    with CampaignView(Console(file=output)) as view:
+        for done in range(total + 1):
+            view.step("structures", done, total)
+        view.step("structures", total, total)
+    lines = output.getvalue().splitlines()
+    assert lines[-1] == f"structures: {total}/{total}"
+    assert len(set(lines)) == len(lines) <= 11
