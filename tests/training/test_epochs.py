@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from test_batching import Sizes, budgets, check, content, graphs_of, indices, many_graphs, oversized
 from training_cases import plan_epoch
@@ -50,7 +50,13 @@ def epochs(draw):
     return Epoch(index, order, budget, start, world, **length)
 
 
+# Of five graphs two are beyond the budget, in an epoch of steps.
+ALONE = Sizes(np.array([8, 90, 8, 70, 8]), np.zeros(5, dtype=np.int64))
+SINGLE = Budget(atoms=64, oversized="single")
+
+
 @given(epoch=epochs())
+@example(epoch=Epoch(ALONE, Shuffled(5, 0), SINGLE, 0, 2, n_steps=7))
 def test_steps_hold_what_the_order_says_within_the_budget(epoch):
     steps, budget = planned(epoch), epoch.budget
     check(steps, epoch.index, budget, epoch.world)
