@@ -3,7 +3,7 @@
 import ase
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from test_network_cost import assert_counted
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model, network_cost
@@ -44,9 +44,9 @@ def test_precisions(make, gps):
 
 def test_dropout_is_of_training_alone(make, gps):
     model, batch = make("CGCNN", potential=False, dropout=0.5, **gps), as_batch(alloy())
-    assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
-    model.eval()
-    assert torch.equal(model(batch)["gap"], model(batch)["gap"])
+    for training in (True, False):
+        model.train(training)
+        assert torch.equal(model(batch)["gap"], model(batch)["gap"]) != training
 
 
 def test_performer_estimates_attention(clusters):
@@ -78,12 +78,7 @@ def test_directions_belong_to_the_state(make):
 
 
 def test_cost_is_that_of_a_real_step(make, gps):
-    model = make("CGCNN", potential=False, **gps)
-    batch = as_batch(alloy(0), alloy(1))
-    cost = network_cost(model, batch.num_nodes, batch.num_edges, 2)
-    with FlopCounterMode(display=False) as counter:
-        sum(value.float().square().mean() for value in model(batch).values()).backward()
-    assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
+    assert_counted(make("CGCNN", potential=False, **gps), as_batch(alloy(0), alloy(1)))
 
 
 def _encoded(manifest, *keys):

@@ -8,6 +8,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.testing.networks import alloy, as_batch, network
 
+FEATURES = [1.0, 2.0, 3.0], [0.0, 1.0, 0.0]
 MODES = ["concat_node", "film", "fuse_pool"]
 
 
@@ -37,8 +38,8 @@ def _batch(*features):
 @pytest.mark.parametrize("mode", MODES)
 def test_features_act_on_their_own_graph(mode, conditioned):
     model = _model(conditioned, mode, potential=False)
-    before = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0]))
-    after = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]))
+    before = model(_batch(*FEATURES))
+    after = model(_batch(FEATURES[0], [0.0, 1.0, 0.5]))
     assert torch.equal(after["gap"][0], before["gap"][0])
     assert not torch.equal(after["gap"][1], before["gap"][1])
     assert torch.equal(after["charge"][:4], before["charge"][:4])
@@ -48,7 +49,7 @@ def test_features_act_on_their_own_graph(mode, conditioned):
 
 def test_one_row_for_each_graph_is_the_same(manifest, conditioned):
     """HydraGNN takes either shape."""
-    batch = _batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])
+    batch = _batch(*FEATURES)
     expected = _model(conditioned, "film", potential=False)(batch)["gap"]
     batch.graph_attr = batch.graph_attr.view(2, 3)
     in_rows = _model(_with_features(manifest, shape=(3,), rows=1), "film", potential=False)
@@ -75,7 +76,7 @@ def test_a_potential_stays_proportional_to_its_cell(mode, head, conditioned):
 def test_gradient_reaches_every_parameter(mode, potential, conditioned):
     """HydraGNN makes these layers after the optimiser, which then never trains them."""
     model = _model(conditioned, mode, potential=potential).train()
-    values = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])).values()
+    values = model(_batch(*FEATURES)).values()
     torch.stack([value.square().sum() for value in values]).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -88,12 +89,8 @@ def test_features_that_do_not_fit_are_refused(manifest, conditioned):
         _model(_with_features(manifest, shape=(), rows=None), "film")
     with pytest.raises(InputError, match="reads the key 'graph_attr'"):
         _model(conditioned, "film")(as_batch(alloy()))
-    section = network(
-        "PNA",
-        potential=False,
-        use_graph_attr_conditioning=True,
-        graph_attr_conditioning_mode="fuse_pool",
-    )
+    fused = {"use_graph_attr_conditioning": True, "graph_attr_conditioning_mode": "fuse_pool"}
+    section = network("PNA", potential=False, **fused)
     section["Variables_of_interest"] |= {"output_names": ["charge"], "type": ["node"]}
     with pytest.raises(InputError, match="'fuse_pool' acts on graph outputs"):
         build_model(section, conditioned)
@@ -106,7 +103,7 @@ def test_frozen_layers_stay_as_they_are(potential, mode, conditioned):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
-    values = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0])).values()
+    values = model(_batch(*FEATURES)).values()
     torch.stack([value.float().square().sum() for value in values]).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

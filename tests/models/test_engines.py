@@ -136,19 +136,19 @@ def test_work_is_counted_as_that_of_our_own_networks(alloy_store, graphs):
     assert graphs or probed.launches == pytest.approx(counted.launches, rel=0.05)
 
 
+GAP, CHARGE = {"gap": torch.zeros(1, 2)}, {"charge": torch.zeros(4, 1)}
+
+
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
         (torch.zeros(1), ("Tensor", "return a dict")),
         ({}, ("returns nothing", "'gap'", "[number of graphs, 2]")),
-        ({"gap": torch.zeros(1, 2)}, ("'gap'", "no output 'charge'", "[number of atoms, 1]")),
-        ({"gap": torch.zeros(1), "charge": torch.zeros(4, 1)}, ("'gap'", "[1]", "return [1, 2]")),
-        ({"gap": torch.zeros(1, 2), "charge": torch.zeros(4)}, ("'charge'", "[4]", "[4, 1]")),
-        ({"gap": torch.zeros(1, 2), "charge": 0.5}, ("float for 'charge'", "no tensor")),
-        (
-            {"gap": torch.zeros(1, 2), "charge": torch.zeros(4, 1), "other": torch.zeros(1, 1)},
-            ("'other'", "nobody asked for", "'gap'"),
-        ),
+        (GAP, ("'gap'", "no output 'charge'", "[number of atoms, 1]")),
+        ({"gap": torch.zeros(1)} | CHARGE, ("'gap'", "[1]", "return [1, 2]")),
+        (GAP | {"charge": torch.zeros(4)}, ("'charge'", "[4]", "[4, 1]")),
+        (GAP | {"charge": 0.5}, ("float for 'charge'", "no tensor")),
+        (GAP | CHARGE | {"other": 0.5}, ("'other'", "nobody asked for", "'gap'")),
     ],
 )
 def test_a_wrong_output_is_named(returned, said):
@@ -175,47 +175,30 @@ def test_an_energy_that_does_not_follow_from_the_positions_needs_forces_beside_i
         ({"width": "wide"}, ("Architecture: width", "whole number")),
         ({"widht": 3}, ("'widht'", "did you mean 'width'")),
         ({"radius": "far"}, ("Architecture.radius", "must be a number")),
+        ({"radius": 3.0}, ("radius = 3.0 Å", "end at 4.0 Å")),
+        ({"engine": "own_engine:fails"}, ("fails cannot build", "KeyError in own_engine.py")),
+        ({"engine": "own_engine:Keys"}, ("own_engine:Keys cannot build", "TypeError")),
+        ({"engine": "own_engine:no_module"}, ("no_module returns a dict", "no torch.nn.Module")),
+        ({"engine": "own_engine:nothing_to_train"}, ("returns a module without weights to train",)),
     ],
 )
-def test_a_wrong_key_is_named(keys, said):
+def test_what_builds_no_network_is_named(keys, said):
     with pytest.raises(InputError) as refusal:
-        load_network(section(**keys))
+        built(**keys)
     assert all(words in str(refusal.value) for words in said)
 
 
-@pytest.mark.parametrize(
-    ("engine", "said"),
-    [
-        ("own_engine:fails", ("cannot build", "KeyError in own_engine.py, line", "'depth'")),
-        ("own_engine:Keys", ("cannot build", "TypeError")),
-        ("own_engine:no_module", ("returns a dict", "no torch.nn.Module")),
-        ("own_engine:nothing_to_train", ("without weights to train",)),
-    ],
-)
-def test_an_engine_that_builds_nothing_is_named(engine, said):
-    with pytest.raises(InputError) as refusal:
-        built(engine=engine)
-    assert all(words in str(refusal.value) for words in (f"engine {engine}", *said))
-
-
-def test_lists_that_end_elsewhere_are_refused():
-    with pytest.raises(InputError, match=r"radius = 3\.0 Å.*end at 4\.0 Å"):
-        built(radius=3.0)
-
-
 def test_a_likelihood_needs_the_noise_of_each_output():
-    values = section()
-    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
+    values, potential = section(), section(potential=True)
+    for each in (values, potential):
+        each["Training"]["loss_function_type"] = "GaussianNLLLoss"
     model = build_model(values, manifest())
     with pytest.raises(InputError, match="no output 'gap_aleatoric_std'"):
         model(as_batch(alloy()))
-    wide = {"gap": torch.zeros(1, 2), "charge": torch.zeros(4, 1)}
-    wide |= {f"{name}_aleatoric_std": -values for name, values in wide.items()}
-    model.network = _Constant(wide)
+    noise = {f"{name}_aleatoric_std": -zeros for name, zeros in (GAP | CHARGE).items()}
+    model.network = _Constant(GAP | CHARGE | noise)
     assert (outputs(model, alloy())["gap_aleatoric_std"] > 0).all()
     with pytest.raises(InputError, match="noise nobody knows"):
-        potential = section(potential=True)
-        potential["Training"]["loss_function_type"] = "GaussianNLLLoss"
         build_model(potential, manifest())
 
 
@@ -232,10 +215,6 @@ def test_each_data_set_has_units_of_its_own(tmp_path):
         build_model(values, manifest())
 
 
-def test_features_are_told_by_the_network():
-    assert built().node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
-
-
 @pytest.mark.parametrize("potential", [True, False])
 def test_with_weights_of_its_own_an_engine_predicts_in_the_datas_units(potential, tmp_path):
     model = built(potential=potential)
@@ -249,6 +228,7 @@ def test_with_weights_of_its_own_an_engine_predicts_in_the_datas_units(potential
 
 
 def test_a_network_that_lacks_a_method_is_named(tmp_path):
+    assert built().node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
     model = built({})
     with pytest.raises(InputError, match="node_features"):
         model.node_features(as_batch(alloy()))

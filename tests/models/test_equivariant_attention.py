@@ -8,10 +8,9 @@ import ase
 import numpy as np
 import pytest
 import torch
+from test_network_cost import assert_counted
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
 from hydragnn_flow.models import network_cost
 from hydragnn_flow.models.couplings import components
 from hydragnn_flow.models.geometry import Geometry, Space, finite_graphs, padding
@@ -208,21 +207,6 @@ def test_chunks_bound_what_pairs_hold(potential, make):
     assert chunked.peak_bytes < 0.3 * whole.peak_bytes
 
 
-@pytest.mark.parametrize("mpnn_type", WITH_EQUIVARIANT_ATTENTION)
-@pytest.mark.parametrize("depth", [1, 3])
-def test_features_have_the_degrees_a_type_says(mpnn_type, depth, make):
-    wide = {"num_conv_layers": depth, "node_max_ell": 2}
-    model, batch = make(mpnn_type, **wide, **ENGINE), as_batch(cluster())
-    stack, geometry = model.encoder.layers, model.encoder.geometry(batch, batch.pos)
-    state = stack.begin(model.encoder.embedding(batch.x, batch.pos.dtype), geometry)
-    sizes = []
-    for layer in stack.layers:
-        sizes.append(0 if state.tensors is None else state.tensors.shape[1])
-        state = layer(state, stack.edge_features(geometry), geometry)
-    assert state.tensors is None
-    assert [(degree + 1) ** 2 - 1 for degree in stack.degrees] == [*sizes, 0]
-
-
 def test_atoms_out_of_reach_are_seen_and_where_they_are(make):
     model = lively(make("PAINN", **ENGINE))
 
@@ -259,16 +243,11 @@ def test_precisions(mpnn_type, structure, make):
     assert (forces[0] - forces[1]).norm() < 0.01 * forces[0].norm()
 
 
-@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize(("structure", "finite"), [(cluster, True), (alloy, False)])
 @pytest.mark.parametrize("mpnn_type", ["PAINN", "SchNet"])
-def test_cost_is_that_of_a_real_step(mpnn_type, finite, make):
+def test_cost_is_that_of_a_real_step(mpnn_type, structure, finite, make):
     model = make(mpnn_type, potential=False, **ENGINE)
-    structure = cluster if finite else alloy
-    batch = as_batch(structure(0), structure(1))
-    cost = network_cost(model, batch.num_nodes, batch.num_edges, 2, finite=finite)
-    with FlopCounterMode(display=False) as counter:
-        sum(value.float().square().mean() for value in model(batch).values()).backward()
-    assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
+    assert_counted(model, as_batch(structure(0), structure(1)), finite=finite)
 
 
 def test_periodic_graphs_are_found():

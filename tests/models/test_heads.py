@@ -4,14 +4,20 @@ import ase
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from test_network_cost import assert_counted
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX, build_model, network_cost
 from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, network
 
-GRAPH_HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}
-GRAPH_HEAD |= {"dim_headlayers": [8]}
+LIKELIHOOD = "GaussianNLLLoss"
+KINDS = ("mlp", "mlp_per_node", "conv")
+GRAPH_HEAD = {
+    "num_sharedlayers": 1,
+    "dim_sharedlayers": 8,
+    "num_headlayers": 1,
+    "dim_headlayers": [8],
+}
 
 
 def heads(kind, branches=1, widths=(8, 8)):
@@ -38,9 +44,11 @@ def of_four(manifest):
     return manifest.model_copy(update={"keys": keys})
 
 
-def built(manifest, output_heads, *, potential=False, **options):
+def built(manifest, output_heads=None, *, potential=False, loss=None, **options):
     torch.manual_seed(0)
-    values = network("SchNet", potential=potential, **options, output_heads=output_heads)
+    asked = {} if output_heads is None else {"output_heads": output_heads}
+    values = network("SchNet", potential=potential, **options, **asked)
+    values["Training"] |= {} if loss is None else {"loss_function_type": loss}
     return build_model(values, manifest)
 
 
@@ -51,7 +59,7 @@ def branched(*numbers):
     return batch
 
 
-@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
 @pytest.mark.parametrize("branches", [1, 3])
 def test_every_kind_trains_whole(of_four, kind, potential, branches):
@@ -102,7 +110,7 @@ def test_places_need_graphs_of_one_size(manifest, of_four):
             model(as_batch(*structures))
 
 
-@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
 def test_a_graph_gets_the_heads_of_its_branch(of_four, kind, potential):
     """Each as if it were alone in the batch, and otherwise than another branch would have it."""
@@ -129,40 +137,32 @@ def test_branches_are_never_guessed(manifest, of_four):
     assert torch.equal(single(branched(7))["gap"], single(as_batch(alloy()))["gap"])
 
 
-@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_flops_of_heads_are_those_of_a_real_step(of_four, kind):
     batch, model = branched(0, 1, 1), built(of_four, heads(kind, 2))
-    exact = network_cost(model, batch.num_nodes, batch.num_edges, 3)
-    with FlopCounterMode(display=False) as counter:
-        sum(value.float().square().mean() for value in model(batch).values()).backward()
-    assert exact.flops - 12 * exact.parameters == counter.get_total_flops()
+    assert_counted(model, batch)
     # Batches of average size, which are not whole graphs, have a cost as well.
+    exact = network_cost(model, batch.num_nodes, batch.num_edges, 3)
     assert network_cost(model, 101, 2000, 26).flops > exact.flops
 
 
-def test_initial_bias_is_in_units_of_the_spread(of_four):
+@pytest.mark.parametrize("loss", ["mse", LIKELIHOOD])
+def test_initial_bias_is_in_units_of_the_spread(of_four, loss):
     """A head that says nothing else predicts mean + bias * spread, in every branch."""
-    for loss in ("mse", "GaussianNLLLoss"):
-        values = network("SchNet", potential=False, output_heads=heads("mlp", 2), initial_bias=2.0)
-        values["Training"]["loss_function_type"] = loss
-        model = build_model(values, of_four)
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                torch.nn.init.zeros_(parameter)
-        outputs = model(branched(0, 1))
-        expected = torch.tensor([[2.0, 4.0]] * 2).double()  # means 1 and -2, spreads 0.5 and 3
-        torch.testing.assert_close(outputs["gap"], expected)
-        torch.testing.assert_close(outputs["charge"], torch.full((8, 1), 0.1))
+    model = built(of_four, heads("mlp", 2), loss=loss, initial_bias=2.0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.zeros_(parameter)
+    outputs = model(branched(0, 1))
+    expected = torch.tensor([[2.0, 4.0]] * 2).double()  # means 1 and -2, spreads 0.5 and 3
+    torch.testing.assert_close(outputs["gap"], expected)
+    torch.testing.assert_close(outputs["charge"], torch.full((8, 1), 0.1))
 
 
 def test_initial_bias_of_a_potential(manifest):
-    pooling = {"graph_pooling": "add"}
     plain, raised = (
-        build_model(network("SchNet", head="graph", initial_bias=bias, **pooling), manifest)
+        built(manifest, potential=True, head="graph", graph_pooling="add", initial_bias=bias)
         for bias in (0.0, 1.5)
-    )
-    raised.load_state_dict(
-        {k: v for k, v in plain.state_dict().items() if "atomic_energy" not in k}, strict=False
     )
     for model in (plain, raised):
         last = model.atomic_energy.branches[0].heads[0][-1]
@@ -170,19 +170,12 @@ def test_initial_bias_of_a_potential(manifest):
     difference = raised(as_batch(alloy()))["energy"] - plain(as_batch(alloy()))["energy"]
     assert difference.item() == pytest.approx(4 * 1.5 * 0.8)  # atoms, bias, scale [eV]
     with pytest.raises(InputError, match="initial_bias"):
-        build_model(network("SchNet", initial_bias=1.0), manifest)
-
-
-def noisy(manifest, **options):
-    values = network("SchNet", potential=False, **options)
-    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
-    torch.manual_seed(0)
-    return build_model(values, manifest)
+        built(manifest, potential=True, initial_bias=1.0)
 
 
 def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four):
     """Fresh heads are as unsure as the targets vary; sure ones keep a thousandth of that."""
-    model = noisy(of_four)
+    model = built(of_four, loss=LIKELIHOOD)
     fresh = model(branched(0))["gap" + NOISE_SUFFIX].detach() / torch.tensor([0.5, 3.0])
     assert float(fresh.min()) > 0.05 and float(fresh.max()) < 5
     last = model.graph_heads.branches.branches[0].heads[0][-1]
@@ -194,7 +187,7 @@ def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four):
 
 def test_mixed_precision_keeps_the_mean(of_four):
     """In bfloat16, a mean of -2 with a spread of 3 would have a spacing of 0.02."""
-    model, batch = noisy(of_four), branched(0, 0)
+    model, batch = built(of_four, loss=LIKELIHOOD), branched(0, 0)
     expected = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(batch)
@@ -216,7 +209,7 @@ def test_noise_that_depends_on_the_structure_is_found(of_four):
     true_mean, true_noise = 1.0 + share, 0.05 + 0.6 * share
     labels = torch.tensor(true_mean + true_noise * rng.normal(size=len(share)))
     batch = as_batch(*structures)
-    model = noisy(of_four)
+    model = built(of_four, loss=LIKELIHOOD)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(120):
         outputs = model(batch)

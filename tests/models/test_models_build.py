@@ -6,10 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 
+from hydragnn_flow.data import Target
 from hydragnn_flow.data.neighbours import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, lively, network
+
+PROPERTY = {"potential": False}
 
 
 def test_targets_come_in_the_datas_units(mpnn, make):
@@ -94,25 +97,42 @@ def test_other_node_features(mpnn, manifest):
         assert not torch.equal(model(batch)["charge"], before)
 
 
+ENERGY_ALONE = {"targets": {"energy": Target(level="graph", dim=1, unit="eV")}}
+
+
 @pytest.mark.parametrize(
-    ("potential", "asked", "said"),
+    ("change", "asked", "variables", "said"),
     [
-        (False, {"output_names": ["gap", "spin"]}, "output_names.*'spin'"),
-        (False, {"output_names": ["gap", "gap"], "type": ["graph"] * 2}, "output_names"),
-        (False, {"type": ["node", "node"]}, "type says 'node' for 'gap'"),
-        (False, {"output_dim": [1, 1]}, "output_dim says 1 for 'gap'"),
-        (False, {"output_dim": [2]}, "output_dim"),
-        (False, {"input_node_features": [2]}, "input_node_features"),
-        (False, {"input_node_features": []}, "input_node_features"),
-        (True, {"type": ["graph"]}, "graph_pooling"),
-        (True, {"output_dim": [7]}, r"output_dim is \[7\].*write \[1\]"),
+        ({}, PROPERTY, {"output_names": ["gap", "spin"]}, "output_names.*'spin'"),
+        ({}, PROPERTY, {"output_names": ["gap", "gap"], "type": ["graph"] * 2}, "output_names"),
+        ({}, PROPERTY, {"type": ["node", "node"]}, "type says 'node' for 'gap'"),
+        ({}, PROPERTY, {"output_dim": [1, 1]}, "output_dim says 1 for 'gap'"),
+        ({}, PROPERTY, {"output_dim": [2]}, "output_dim"),
+        ({}, PROPERTY, {"input_node_features": [2]}, "input_node_features"),
+        ({}, PROPERTY, {"input_node_features": []}, "input_node_features"),
+        ({}, {}, {"type": ["graph"]}, "graph_pooling"),
+        ({}, {}, {"output_dim": [7]}, r"output_dim is \[7\].*write \[1\]"),
+        ({"targets": {}}, {}, {}, "energy"),
+        (ENERGY_ALONE, {}, {}, "force_weight"),
+        ({"node_features": ["charge"]}, {}, {}, "atomic_number"),
+        ({"cutoff": None}, {"radius": None}, {}, "Architecture.radius"),
+        ({}, {"radius": 5.0}, {}, "Architecture.radius"),
+        ({}, PROPERTY | {"radius": 3.0}, {}, "edge_features"),
+        (
+            *({"max_neighbours": 20}, {"max_neighbours": 3}, {}),
+            r"max_neighbours = 3, but the store's .* keep 20; write",
+        ),
     ],
 )
-def test_variables_that_the_store_does_not_have(manifest, potential, asked, said):
-    values = network("PNA", potential=potential)
-    values["Variables_of_interest"] |= asked
+def test_stores_that_a_network_cannot_use(manifest, change, asked, variables, said):
+    values = network("PNA", **asked)
+    values["Variables_of_interest"] |= variables
     with pytest.raises(InputError, match=said):
-        build_model(values, manifest)
+        build_model(values, manifest.model_copy(update=change))
+
+
+def test_an_energy_alone_trains_without_forces(manifest):
+    assert build_model(network("EGNN", force_weight=0.0), manifest.model_copy(update=ENERGY_ALONE))
 
 
 CUT = Truncation(atoms=3, of_atoms=9, edges=12, of_edges=90, most=31, nearest=3.2)
@@ -144,33 +164,6 @@ def test_a_potential_needs_whole_neighbour_lists(manifest, found, asked, said):
     assert build_model(network("EGNN", truncated_neighbours="allow", **asked), store)
     with pytest.raises(InputError, match=said) if said else nullcontext():
         build_model(network("EGNN", **asked), store)
-
-
-@pytest.mark.parametrize(
-    ("change", "asked", "said"),
-    [
-        ({"targets": {}}, {}, "energy"),
-        ({"node_features": ["charge"]}, {}, "atomic_number"),
-        ({"cutoff": None}, {"radius": None}, "Architecture.radius"),
-        ({}, {"radius": 5.0}, "Architecture.radius"),
-        ({}, {"potential": False, "radius": 3.0}, "edge_features"),
-        (
-            {"max_neighbours": 20},
-            {"max_neighbours": 3},
-            r"max_neighbours = 3, but the store's .* keep 20; write",
-        ),
-    ],
-)
-def test_stores_that_a_network_cannot_use(manifest, change, asked, said):
-    with pytest.raises(InputError, match=said):
-        build_model(network("PNA", **asked), manifest.model_copy(update=change))
-
-
-def test_forces_need_a_target(manifest):
-    store = manifest.model_copy(update={"targets": {"energy": manifest.targets["energy"]}})
-    with pytest.raises(InputError, match="force_weight"):
-        build_model(network("EGNN"), store)
-    assert build_model(network("EGNN", force_weight=0.0), store)
 
 
 def test_of_every_pair_of_relu_units_one_is_on(manifest):

@@ -1,25 +1,29 @@
-"""Ranks of a job in processes of their own, and what one does that trains some networks."""
+"""Ranks of a job in processes of their own, each of which trains some networks."""
 
 from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from driver_cases import PATIENCE
-from training_cases import judged as judged_by
+from training_cases import CPU, judged, same
 
+from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, join
 from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.optimizers import make_optimizer, optimizer_state
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -52,14 +56,11 @@ def on_ranks(size: int, answer: Callable[..., Any], meeting: Path, *arguments: A
 
 
 def _rank(
-    answer: Callable[..., Any],
-    rank: int,
-    size: int,
-    meeting: str,
-    arguments: tuple[Any, ...],
+    answer: Callable[..., Any], rank: int, size: int, meeting: str, arguments: tuple[Any, ...]
 ) -> Any:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # as a user may have it for other tools
     try:
         world = join(rank, size, dist.FileStore(meeting, size), "cpu")
         # The trainers are gone before the group is: gloo's threads must not outlive it.
@@ -70,20 +71,77 @@ def _rank(
         faulthandler.cancel_dump_traceback_later()
 
 
-def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
-    """Losses of the first steps, then loss and errors on the validation split."""
+def on_ranks_by_name(
+    size: int, specs: dict[str, dict[str, Any]], folder: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """Answers of all ranks of a job, which meets in a folder and trains one after the other."""
+    answers = on_ranks(size, train_all, folder / f"ranks-{size}", specs)
+    return {name: [answer[name] for answer in answers] for name in specs}
+
+
+def train_all(world: World, specs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {name: train(spec, world) for name, spec in specs.items()}
+
+
+def train(values: dict[str, Any], world: World) -> dict[str, Any]:
+    """Train from where the folder's checkpoint is, and save; a member predicts as well.
+
+    Returns
+    -------
+    dict
+        Losses of the steps, loss and errors on the validation split, predictions of it, and the
+        numbers that this rank holds of parameters, gradients and the optimiser's state.
+    """
     spec = read_segment(values)
     store = GraphStore.open(spec.store.path)
-    trainer = Trainer(spec, store, torch.device("cpu"), world)
-    losses, judged = train_on(trainer, world), judged_by(trainer)
+    trainer = Trainer(spec, store, CPU, world)
+    losses = train_on(trainer, world)
+    val_loss, metrics = judged(trainer)
+    trainer.save()
+    predicted = {}
+    if spec.kind == "member":
+        trainer.predict(trainer.val)
+        predicted = {k: v.tolist() for k, v in trainer.predicted[trainer.val.name].items()}
+    weights, of_optimiser = trainer.parallel.weights, trainer.optimizer.state.values()
+    state = [value for values in of_optimiser for value in values.values()]
+    held = {
+        "parameters": weights,
+        "gradients": [weight.grad for weight in weights if weight.grad is not None],
+        "optimiser": [value for value in state if isinstance(value, torch.Tensor) and value.ndim],
+    }
+    found = {
+        "losses": losses,
+        "val_loss": val_loss,
+        "metrics": metrics,
+        "predicted": predicted,
+        "held": {name: sum(map(_here, tensors)) for name, tensors in held.items()},
+    }
     if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
         spent = torch.tensor([1.0, 10.0 * (1 + world.rank)], dtype=torch.float64)
         trainer.spent = lambda: Spent(*world.sum(spent.clone()).tolist())
         trainer.save()
         assert load_checkpoint(spec.folder / FILE)["spent"] == [2.0, 30.0]
-        again = Trainer(spec, store, torch.device("cpu"), world)
+        again = Trainer(spec, store, CPU, world)
         np.testing.assert_allclose(train_on(again, world), train_on(trainer, world), rtol=1e-5)
-    return losses, *judged
+    return found
+
+
+def check_equal(
+    ranks: list[dict[str, Any]], alone: dict[str, Any], within: float = 1e-5, name: str = ""
+) -> None:
+    """Each rank has learnt and predicted what one process has that has the whole network."""
+    for rank in ranks:
+        np.testing.assert_allclose(rank["losses"], alone["losses"], rtol=within, err_msg=name)
+        assert rank["val_loss"] == pytest.approx(alone["val_loss"], rel=within), name
+        assert rank["metrics"] == pytest.approx(alone["metrics"], rel=within), name
+        assert rank["predicted"].keys() == alone["predicted"].keys()
+        for target, values in alone["predicted"].items():
+            np.testing.assert_allclose(rank["predicted"][target], values, rtol=within, atol=1e-6)
+
+
+def _here(tensor: torch.Tensor) -> int:
+    local = getattr(tensor, "to_local", lambda: tensor)()
+    return int(local.numel())
 
 
 def train_on(trainer: Trainer, world: World) -> list[float]:
@@ -103,13 +161,10 @@ def train_on(trainer: Trainer, world: World) -> list[float]:
 def stop(values: dict[str, Any], world: World) -> str:
     """What ends a run that the last rank alone is asked to end."""
     spec = read_segment(values)
-    store = GraphStore.open(spec.store.path)
-    trainer = Trainer(spec, store, torch.device("cpu"), world)
-    try:
+    trainer = Trainer(spec, GraphStore.open(spec.store.path), CPU, world)
+    with pytest.raises(Stopped) as stopped:
         trainer.run(lambda: world.rank == world.size - 1)
-    except Stopped as stopped:
-        return str(stopped)
-    return ""
+    return str(stopped.value)
 
 
 def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
@@ -117,8 +172,7 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
     folder = Path(values["directory"]) / "predicted"
     folder.mkdir(exist_ok=True)
     spec = read_segment(values | {"directory": str(folder)})
-    store = GraphStore.open(spec.store.path)
-    trainer = Trainer(spec, store, torch.device("cpu"), world)
+    trainer = Trainer(spec, GraphStore.open(spec.store.path), CPU, world)
     trainer.run()
     return {name: values.tolist() for name, values in trainer.predicted["valset"].items()}
 
@@ -126,31 +180,70 @@ def predict(values: dict[str, Any], world: World) -> dict[str, Any]:
 def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
     """What this rank read of a streamed store in each epoch, its losses and its last weights."""
     spec = read_segment(values)
-    trainer = Trainer(
-        spec, GraphStore.open(spec.store.path, spec.store.mode), torch.device("cpu"), world
-    )
-    read: list[list[int]] = []
-    losses: list[list[float]] = []
+    trainer = Trainer(spec, GraphStore.open(spec.store.path, spec.store.mode), CPU, world)
+    read: list[list[int]] = [[] for _ in range(EPOCHS)]
+    losses: list[list[float]] = [[] for _ in range(EPOCHS)]
     for epoch in range(EPOCHS):
         steps = trainer.plan(epoch)
-        read.append([])
-        losses.append([])
         for step, batch in zip(steps, trainer.batches(trainer.train, steps), strict=True):
             if batch is not None:
-                read[-1] += batch.graph_id.tolist()
-            losses[-1].append(float(trainer.train_step(step, batch)[0]))
+                read[epoch] += batch.graph_id.tolist()
+            losses[epoch].append(float(trainer.train_step(step, batch)[0]))
     weights = [value.tolist() for value in trainer.model.parameters()]
     return {"read": read, "losses": losses, "weights": weights}
 
 
-def answers(
-    world: World, specs: list[dict[str, Any]], stopped: dict[str, Any], streamed: dict[str, Any]
-) -> list[Any]:
-    """What a rank has to say of all of these."""
+def answers(world: World, specs: dict[str, Any], stopped: Any, streamed: Any) -> list[Any]:
+    """What a rank has to say of all of these segments."""
     return [
-        [train(spec, world) for spec in specs],
+        train_all(world, specs),
         stop(stopped, world),
-        [predict(spec, world) for spec in specs[:2]],
+        [predict(spec, world) for spec in [*specs.values()][:2]],
         stream(streamed, world),
-        [world.told(text if world.rank == 0 else "mine", torch.device("cpu")) for text in TOLD],
+        [world.told(text if world.rank == 0 else "mine", CPU) for text in TOLD],
     ]
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def stepped(make: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> Any:
+    """An optimiser that has taken two steps, with the same gradients each time."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizer = make(model)
+    for _ in range(2):
+        for weight in model.parameters():
+            weight.grad = torch.randn(weight.shape)
+        optimizer.step()
+    return optimizer
+
+
+def compare_shared_state(world: World, settings: Optimizer) -> None:
+    """The state that ranks share, gathered by the first, is that of one process."""
+    found = optimizer_state(stepped(lambda m: make_optimizer(m, settings, 0.01, world)), world)
+    if world.is_first:
+        alone = stepped(
+            lambda m: (
+                make_optimizer(m, settings, 0.01, World())
+                if settings.type == "Muon"
+                else torch.optim.AdamW(m.parameters(), lr=0.01)
+            )
+        )
+        assert same(found["state"], alone.state_dict()["state"])
+        assert "matrices" not in found["param_groups"][0], "no second copy of the weights"
+
+
+def attack_shared_state(world: World, settings: Optimizer, folder: Path) -> None:
+    """The second rank sends code in its part of the state."""
+    optimizer = stepped(lambda model: make_optimizer(model, settings, 0.01, world))
+    if not world.is_first:
+        optimizer.optim.param_groups[0]["extra"] = Bomb(folder)
+    optimizer_state(optimizer, world)

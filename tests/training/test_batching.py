@@ -38,22 +38,22 @@ class Sizes:
 
 
 def oversized(index, budget):
-    """The graphs that are beyond a budget on their own, counted plainly."""
-    sizes = {"graphs": [1] * len(index), "atoms": index.n_atoms, "edges": index.n_edges}
-    beyond = [
-        i
-        for i in range(len(index))
-        if any(sizes[name][i] > limit for name, limit in budget.limits.items())
-    ]
-    return np.array(beyond, dtype=np.int64)
+    """The graphs that are beyond a budget on their own."""
+    return np.array(
+        [
+            graph
+            for graph in range(len(index))
+            if any(index.total(kind, [graph]) > limit for kind, limit in budget.limits.items())
+        ],
+        dtype=np.int64,
+    )
 
 
 @st.composite
 def indices(draw, least=0):
     graph = st.tuples(st.integers(1, 40), st.integers(0, 200))
     graphs = draw(st.lists(graph, min_size=least, max_size=60))
-    atoms, edges = np.array(graphs, dtype=np.int64).reshape(-1, 2).T
-    return Sizes(atoms, edges)
+    return Sizes(*np.array(graphs, dtype=np.int64).reshape(-1, 2).T)
 
 
 @st.composite

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_cases import NETWORK, changed, make_spec, network_with
 from torch_geometric.data import Data
-from training_cases import same, stops_at
+from training_cases import kept_in, member_of, same, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
@@ -20,7 +20,6 @@ from hydragnn_flow.training.measures.losses import Loss
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.predict import (
     predict_batches,
-    predictions_in,
     restore_model,
     split_batches,
 )
@@ -30,8 +29,15 @@ UNITS = {"energy": 0.2, "forces": 0.5}
 PER_ATOM = frozenset({"energy"})
 
 
-def labels_of(store):
-    return {name: store["valset"].target(name) for name in UNITS}
+@pytest.fixture(scope="module")
+def labels(alloy_store):
+    return {name: alloy_store["valset"].target(name) for name in UNITS}
+
+
+def with_errors(labels, seed, *shape):
+    """Predictions that are wrong, and the generator that made them so."""
+    rng = np.random.default_rng(seed)
+    return {key: v + rng.normal(size=(*shape, *v.shape)) for key, v in labels.items()}, rng
 
 
 def criterion(name, store):
@@ -57,13 +63,12 @@ def summed(metrics, batches, predictions):
     return metrics.means(sums)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.sampled_from(["mae", "rmse"]), st.integers(0, 10_000), st.integers(1, 6))
-def test_sums_of_batches_and_predictions_give_one_number(alloy_store, name, seed, graphs):
+def test_sums_of_batches_and_predictions_give_one_number(alloy_store, labels, name, seed, graphs):
     """However the graphs are divided into batches."""
     val, judged = alloy_store["valset"], criterion(name, alloy_store)
-    rng, labels = np.random.default_rng(seed), labels_of(alloy_store)
-    predictions = {key: values + rng.normal(size=values.shape) for key, values in labels.items()}
+    predictions, _ = with_errors(labels, seed)
     loss = Loss(load_network(NETWORK), alloy_store.manifest)
     metrics = Metrics(loss.targets, alloy_store.manifest, name)
     by_sums = judged.of_metrics(summed(metrics, split_batches(val, graphs), predictions))
@@ -72,17 +77,16 @@ def test_sums_of_batches_and_predictions_give_one_number(alloy_store, name, seed
     np.testing.assert_allclose(by_predictions, [by_sums], rtol=1e-6)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.sampled_from(["mae", "rmse"]), st.integers(0, 10_000))
-def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, name, seed):
-    judged, val = criterion(name, alloy_store), alloy_store["valset"]
-    rng, labels = np.random.default_rng(seed), labels_of(alloy_store)
-    many = {key: values + rng.normal(size=(3, *values.shape)) for key, values in labels.items()}
+def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, labels, name, seed):
+    judged, n_atoms = criterion(name, alloy_store), alloy_store["valset"].n_atoms
+    many, rng = with_errors(labels, seed, 3)
     weights = rng.dirichlet(np.ones(3))
-    residuals, shares = judged.residuals(many, labels, val.n_atoms)
+    residuals, shares = judged.residuals(many, labels, n_atoms)
     mean = {key: np.einsum("k,knd->nd", weights, values)[None] for key, values in many.items()}
     found = Judged(residuals, shares, judged.power).criterion(weights @ residuals)
-    np.testing.assert_allclose(found, errors_of(judged, mean, labels, val.n_atoms)[0])
+    np.testing.assert_allclose(found, errors_of(judged, mean, labels, n_atoms)[0])
 
 
 def test_elements_without_a_label_are_left_out():
@@ -127,23 +131,6 @@ def test_the_trivial_predictor_knows_elements_and_means(alloy_store, name, power
     assert found["energy"] == pytest.approx(np.mean(np.abs(left) ** power) ** (1 / power))
 
 
-def property_store(path, values, extensive):
-    """A graph of one to three atoms for each value."""
-    graphs = [
-        Data(
-            x=torch.full((1 + n % 3, 1), 6.0),
-            pos=torch.zeros((1 + n % 3, 3)),
-            edge_index=torch.zeros((2, 0), dtype=torch.int64),
-            gap=torch.tensor([[value]], dtype=torch.float64),
-        )
-        for n, value in enumerate(values)
-    ]
-    targets = {"gap": Target(level="graph", dim=1, extensive=extensive)}
-    return write_store(
-        path, {"trainset": graphs, "valset": graphs[:1]}, targets=targets, cutoff=1.0
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "extensive", "unit"),
     [
@@ -154,7 +141,19 @@ def property_store(path, values, extensive):
     ],
 )
 def test_units_of_a_property(tmp_path, values, extensive, unit):
-    store = property_store(tmp_path / "store", values, extensive)
+    """Of graphs of one to three atoms."""
+    graphs = [
+        Data(
+            x=torch.full((1 + n % 3, 1), 6.0),
+            pos=torch.zeros((1 + n % 3, 3)),
+            edge_index=torch.zeros((2, 0), dtype=torch.int64),
+            gap=torch.tensor([[value]], dtype=torch.float64),
+        )
+        for n, value in enumerate(values)
+    ]
+    splits = {"trainset": graphs, "valset": graphs[:1]}
+    targets = {"gap": Target(level="graph", dim=1, extensive=extensive)}
+    store = write_store(tmp_path / "store", splits, targets=targets, cutoff=1.0)
     found = trivial_errors(store["trainset"], store.manifest)["gap"]
     assert found == pytest.approx(unit, rel=1e-12)
 
@@ -165,26 +164,21 @@ def judged_by(monkeypatch, *errors):
     monkeypatch.setattr(Criterion, "of_metrics", lambda *_: next(left))
 
 
-def continued(folder, trial, until_epoch, **changes):
+def continued(folder, trial, until_epoch):
     """A member that goes on from a trial, and how that ended."""
-    folder.mkdir(exist_ok=True)
-    start = str(trial.folder / FILE)
-    spec = changed(trial, kind="member", directory=str(folder), trial_checkpoint=start, **changes)
-    spec = changed(spec, until_epoch=until_epoch)
+    folder.mkdir()
+    spec = changed(trial, directory=str(folder), until_epoch=until_epoch, **member_of(trial))
     return spec, run_segment(spec)
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])
-def test_training_measures_what_its_predictions_say(tmp_path, alloy_store, name):
+def test_training_measures_what_its_predictions_say(tmp_path, alloy_store, labels, name):
     spec = make_spec(tmp_path / "t", alloy_store, 3, criterion=name)
     result = run_segment(spec)
-    val, manifest = alloy_store["valset"], alloy_store.manifest
-    kept = predictions_in(load_checkpoint(spec.folder / FILE), "valset")
-    assert kept is not None
-    units = trivial_errors(alloy_store["trainset"], manifest, name)
-    judged = Criterion.of(spec.network, manifest, units, name)
-    stacked = {key: values[None] for key, values in kept.items()}
-    (error,) = errors_of(judged, stacked, labels_of(alloy_store), val.n_atoms)
+    units = trivial_errors(alloy_store["trainset"], alloy_store.manifest, name)
+    judged = Criterion.of(spec.network, alloy_store.manifest, units, name)
+    stacked = {key: values[None] for key, values in kept_in(spec.folder).items()}
+    (error,) = errors_of(judged, stacked, labels, alloy_store["valset"].n_atoms)
     assert result.best_val_error == pytest.approx(error, rel=1e-5)
     assert result.best_val_error == min(row[3] for row in result.history)
     assert ("forces_rmse" in result.metrics) == (name == "rmse")
@@ -218,11 +212,9 @@ def test_the_last_weights_of_a_member_compete_as_they_are(tmp_path, alloy_store,
     assert (result.best_epoch, result.best_val_error) == (2, 0.3)
     state = load_checkpoint(spec.folder / FILE)
     assert same(state["best"], state["model"])
-    kept = predictions_in(state, "valset")
     model = restore_model(spec.network, alloy_store.manifest, state["best"])
     expected = predict_batches(model, split_batches(alloy_store["valset"]))
-    assert kept is not None
-    np.testing.assert_allclose(kept["forces"], expected["forces"], atol=1e-5)
+    np.testing.assert_allclose(kept_in(spec.folder)["forces"], expected["forces"], atol=1e-5)
     assert run_segment(spec).best_val_error == 0.3  # and are judged once
 
 
@@ -249,13 +241,11 @@ def test_a_member_that_was_stopped_ends_with_the_same_best_weights(tmp_path, all
 def test_a_member_that_trained_nothing_has_its_trials_best_weights(tmp_path, alloy_store):
     """It was stopped before its first epoch, or has none to train."""
     trial = make_spec(tmp_path / "t", alloy_store, 2)
-    before = run_segment(trial)
+    before = run_segment(trial).best_val_error
     best = load_checkpoint(trial.folder / FILE)["best"]
-    start = {"kind": "member", "trial_checkpoint": str(trial.folder / FILE)}
-    stopped = make_spec(tmp_path / "m", alloy_store, 4, **start)
+    stopped = make_spec(tmp_path / "m", alloy_store, 4, **member_of(trial))
     result = run_segment(stopped, should_stop=lambda: True)
     assert (result.status, result.best_val_error) == ("interrupted", None)
     assert same(load_checkpoint(stopped.folder / FILE)["best"], best)
-    _, result = continued(tmp_path / "none", trial, 2)
-    assert before.best_val_error is not None and result.best_val_error is not None
-    assert result.best_val_error <= before.best_val_error
+    after = continued(tmp_path / "none", trial, 2)[1].best_val_error
+    assert before is not None and after is not None and after <= before

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from calibration_cases import plain
-from segment_cases import make_spec
+from segment_cases import make_spec, network_with
 from torch_geometric.data import Data
+from training_cases import PROPERTY
 
 from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.ensemble import Ensemble
@@ -30,19 +31,9 @@ ASKING: dict[str, dict[str, Any]] = {
 
 
 def network(key):
-    return {
-        "Architecture": {
-            "mpnn_type": "PNA",
-            "hidden_dim": 8,
-            "num_conv_layers": 2,
-            "radius": 4.0,
-            "activation_function": "silu",
-            "output_heads": {"graph": HEAD},
-        }
-        | ASKING[key],
-        "Variables_of_interest": {"output_names": ["gap"], "type": ["graph"]},
-        "Training": {"num_epoch": 4, "batch_size": 4, "Optimizer": {"learning_rate": 1e-2}},
-    }
+    of_graphs = {"Architecture__mpnn_type": "PNA", "Variables_of_interest__output_names": ["gap"]}
+    asked = {f"Architecture__{name}": value for name, value in ASKING[key].items()}
+    return network_with(**PROPERTY | of_graphs | {"Training__num_epoch": 4} | asked)
 
 
 def keyed(graph, number):
@@ -79,10 +70,8 @@ def store(tmp_path_factory, alloy_store):
 
 def other(graph, key):
     """Another value of a key; of edge_attr in the last column."""
-    if key == "edge_attr":
-        graph.edge_attr[:, 1] = 0.5
-    else:
-        graph[key] = 1 - graph[key]
+    values = graph.edge_attr[:, 1:] if key == "edge_attr" else graph[key]
+    values.copy_(1 - values)
     return graph
 
 

@@ -1,8 +1,12 @@
-"""HydraGNN's list of optimisers, and what the loop does to their steps."""
+"""HydraGNN's optimisers, what the loop does to their steps, and learning rates as torch's."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from segment_cases import network_with
+from torch.optim import lr_scheduler
 from training_cases import trainer_of
 
 from hydragnn_flow.config import load_network
@@ -11,6 +15,8 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint,
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.optimizers import (
     Average,
+    Schedule,
+    decay_factor,
     make_optimizer,
     orthogonalised,
     scaled_learning_rate,
@@ -24,24 +30,21 @@ def settings(**values):
     return load_network(network_with(Training__Optimizer=values)).Training.Optimizer
 
 
-def test_each_is_made_with_what_is_asked_for():
+@pytest.mark.parametrize(
+    ("name", "own_decay"), [(name, 0.01 if name in ("AdamW", "Muon") else 0.0) for name in TYPES]
+)
+def test_each_is_made_with_what_is_asked_for(name, own_decay):
     model = torch.nn.Linear(2, 2)
     model.weight.requires_grad_(False)
-    for name in TYPES:
-        asked = settings(type=name, weight_decay=1e-4)
-        optimizer = make_optimizer(model, asked, 0.03, World())
-        assert type(optimizer).__name__ == name
-        (group,) = optimizer.param_groups
-        assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
-        assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
-        assert [weight.shape for weight in group["params"]] == [(2,)], "frozen weights are left out"
-    for name, decay in (
-        ("AdamW", 0.01),
-        ("Adam", 0.0),
-        ("Muon", 0.01),
-    ):  # their own, where none is given
-        optimizer = make_optimizer(model, settings(type=name), 0.01, World())
-        assert optimizer.param_groups[0]["weight_decay"] == decay
+    asked = settings(type=name, weight_decay=1e-4)
+    optimizer = make_optimizer(model, asked, 0.03, World())
+    assert type(optimizer).__name__ == name
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
+    assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
+    assert [weight.shape for weight in group["params"]] == [(2,)], "frozen weights are left out"
+    by_itself = make_optimizer(model, settings(type=name), 0.01, World())
+    assert by_itself.param_groups[0]["weight_decay"] == own_decay
 
 
 def test_a_checkpoint_does_not_say_whether_kernels_are_fused(tmp_path, alloy_store):
@@ -54,17 +57,12 @@ def test_a_checkpoint_does_not_say_whether_kernels_are_fused(tmp_path, alloy_sto
     assert again.optimizer.param_groups[0]["fused"] is True
 
 
-def test_the_rate_grows_with_the_batch(tmp_path, alloy_store):
+def test_the_rate_grows_with_the_batch():
     for scaling, expected in (("none", 0.01), ("linear", 0.04), ("sqrt", 0.02)):
         asked = settings(batch_scaling=scaling, reference_batch=16)
         assert scaled_learning_rate(asked, lambda: 64) == pytest.approx(expected)
     with pytest.raises(InputError, match=r"Training\.Optimizer.*'linear' needs reference_batch"):
         settings(batch_scaling="linear")
-    linear = {"batch_scaling": "linear", "reference_batch": 2, "learning_rate": 0.01}
-    of_atoms = {"Training__Batching": {"mode": "node_budget", "max_nodes": 40}}
-    trainer = trainer_of(tmp_path, alloy_store, 5, Training__Optimizer=linear, **of_atoms)
-    graphs = len(alloy_store["trainset"]) / len(trainer.plan(0))
-    assert trainer.schedule.rate(0, 0, 5) == pytest.approx(0.01 * graphs / 2)
 
 
 def test_muon_steps_as_torch_does():
@@ -178,3 +176,83 @@ def test_bf16_keeps_weights_and_learns(tmp_path, alloy_store):
     (first, *_), (other, *_) = trainer.progress.history, whole.progress.history
     assert first[1] != other[1]
     assert trainer.progress.best_val_error == pytest.approx(whole.progress.best_val_error, rel=0.1)
+
+
+RATE, EPOCHS, STEPS = 0.01, 10, 7
+LOSSES = [5, 4, 4, 4, 4.0, 3, 3, 2.9999, 3.5, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2]
+
+
+def schedule(decay=None, **settings):
+    network = load_network(network_with(Training__num_epoch=EPOCHS, Training__Scheduler=settings))
+    return Schedule(network.Training, RATE, decay)
+
+
+def rates(of, first=0, last=EPOCHS):
+    return [of.rate(epoch, step, STEPS) for epoch in range(first, last) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("cosine", lr_scheduler.CosineAnnealingLR, {"T_max": EPOCHS * STEPS, "eta_min": 1e-5}),
+        ("one_cycle", lr_scheduler.OneCycleLR, {"max_lr": RATE, "total_steps": EPOCHS * STEPS}),
+    ],
+)
+def test_every_step_has_torchs_rate(name, kind, settings):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], RATE, momentum=0.9)
+    of_torch, expected = kind(optimizer, **settings), []
+    for _ in range(EPOCHS * STEPS):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        of_torch.step()
+    np.testing.assert_allclose(rates(schedule(type=name)), expected, rtol=1e-9)
+
+
+def test_plateau_is_torchs():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
+    settings = {"factor": 0.1, "patience": 1, "min_lr": 2e-5}
+    of_torch, seen = lr_scheduler.ReduceLROnPlateau(optimizer, **settings), set()
+    ours = schedule(type="ReduceLROnPlateau", **settings)
+    for epoch, loss in enumerate(LOSSES):
+        seen.add(ours.rate(epoch, 3, STEPS))
+        assert ours.rate(epoch, 3, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"])
+        of_torch.step(loss)
+        ours.observe(loss)
+    assert len(seen) > 3
+
+
+def test_plateau_knows_progress_below_zero():
+    """A likelihood goes there."""
+    ours = schedule(type="ReduceLROnPlateau", patience=0)
+    for loss in (1.0, 0.0, -1.0, -1.1, -1.2):
+        ours.observe(loss)
+    assert ours.rate(5, 0, STEPS) == RATE
+    ours.observe(-1.2)
+    assert ours.rate(6, 0, STEPS) == RATE / 2
+
+
+def test_warm_up_rises_step_by_step():
+    rising = rates(schedule(type="constant", warmup_epochs=2))
+    np.testing.assert_allclose(rising[: 2 * STEPS], RATE * np.arange(1, 15) / 14)
+    assert set(rising[2 * STEPS :]) == {RATE}
+    cosine = rates(schedule(type="cosine", warmup_epochs=0.5))
+    assert int(np.argmax(cosine)) in (3, 4)
+    assert cosine[-1] < 0.01 * RATE
+    cycle = rates(schedule(type="one_cycle", warmup_epochs=1))
+    assert int(np.argmax(cycle)) == STEPS
+
+
+def test_a_member_goes_through_a_schedule_of_its_own():
+    """From where its trial was to its end."""
+    member = rates(schedule((4, 14), type="cosine"), 4, 14)
+    np.testing.assert_allclose(member, rates(schedule(type="cosine")), rtol=1e-12)
+
+
+def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s():
+    training = load_network(network_with()).Training
+    assert set(rates(Schedule(training, RATE, None))) == {RATE}
+    member = Schedule(training, RATE, (2, 10))
+    assert [member.rate(epoch, 3, STEPS) for epoch in range(2, 12)] == [
+        RATE * decay_factor(epoch, (2, 10)) for epoch in range(2, 12)
+    ]
+    assert math.isclose(member.rate(6, 0, STEPS), RATE / 2)

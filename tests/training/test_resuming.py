@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from segment_cases import make_spec
-from training_cases import CPU, PROPERTY, same, segment, stops_at, trainer_of
+from training_cases import CPU, PROPERTY, member_of, same, segment, stops_at, trainer_of
 
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training import trainer as trainer_module
@@ -104,6 +104,5 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(tmp_path, alloy_store, m
 def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, EPOCHS)
     assert run_segment(spec, should_stop=stops_at(3)).status == "interrupted"
-    start = {"kind": "member", "trial_checkpoint": str(spec.folder / FILE)}
-    result = run_segment(make_spec(tmp_path / "member", alloy_store, EPOCHS, **start))
+    result = run_segment(make_spec(tmp_path / "member", alloy_store, EPOCHS, **member_of(spec)))
     assert (result.from_step, result.to_epoch, result.status) == (2, EPOCHS, "ok")

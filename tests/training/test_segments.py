@@ -10,7 +10,7 @@ import pytest
 import torch
 from ase.build import bulk
 from segment_cases import NETWORK, changed, make_spec, network_with
-from training_cases import same, segment, stops_at
+from training_cases import kept_in, member_of, same, segment, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import atoms_to_graph, write_store
@@ -68,8 +68,8 @@ def test_a_repeated_segment_changes_nothing(tmp_path, alloy_store):
     third = run_segment(changed(spec, until_epoch=5))
     assert second.spent_seconds == again.spent_seconds
     assert second.spent_seconds < third.spent_seconds <= first.seconds + second.seconds
-    start = {"kind": "member", "trial_checkpoint": str(spec.folder / FILE)}
-    assert run_segment(make_spec(tmp_path / "m", alloy_store, 6, **start)).spent_seconds == 0
+    member = make_spec(tmp_path / "m", alloy_store, 6, **member_of(spec))
+    assert run_segment(member).spent_seconds == 0
 
 
 def test_predictions_of_atoms_are_kept_in_single_precision(tmp_path):
@@ -79,13 +79,11 @@ def test_predictions_of_atoms_are_kept_in_single_precision(tmp_path):
     }
     split: Any = range(5)  # as many graphs as energies
     save_checkpoint(tmp_path / FILE, {KEY: {"valset": kept(predictions, split)}})
-    state = load_checkpoint(tmp_path / FILE)
-    found = predictions_in(state, "valset")
-    assert found is not None and found.keys() == predictions.keys()
-    forces = predictions["forces"].astype(np.float32)
-    np.testing.assert_array_equal(found["energy"], predictions["energy"])
-    np.testing.assert_array_equal(found["forces"], forces)
+    found = kept_in(tmp_path)
+    forces = predictions["forces"].astype(np.float32).astype(np.float64)
+    np.testing.assert_equal(found, predictions | {"forces": forces})
     assert {values.dtype for values in found.values()} == {np.dtype(np.float64)}
+    state = load_checkpoint(tmp_path / FILE)
     assert predictions_in(state, "testset") is predictions_in({}, "valset") is None
 
 
@@ -127,22 +125,20 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     spec = make_spec(tmp_path / "it", alloy_store, 3)
     first = run_segment(spec)
     assert passes == {"evaluate": 3}
-    file = tmp_path / "it" / FILE
-    before = predictions_in(load_checkpoint(file), "valset")
+    before = kept_in(spec.folder)
     # At this rate nothing gets better, and what was kept of the best stays.
     worse = network_with(Training__Optimizer__learning_rate=1.0)
-    as_if_trained_with(worse, file)
+    as_if_trained_with(worse, spec.folder / FILE)
     spec = changed(spec, until_epoch=5, network=load_network(worse))
     later = run_segment(spec)
     assert (later.status, later.best_epoch) == ("ok", first.best_epoch)
-    state = load_checkpoint(file)
     assert passes == {"evaluate": 5}
-    np.testing.assert_equal(predictions_in(state, "valset"), before)
+    np.testing.assert_equal(kept_in(spec.folder), before)
     # A process that was killed had not predicted anew what it had saved.
-    save_checkpoint(file, state | {KEY: {}})
+    save_checkpoint(spec.folder / FILE, load_checkpoint(spec.folder / FILE) | {KEY: {}})
     assert run_segment(spec).status == "ok"
     assert passes == {"evaluate": 5, "predict": 1}
-    assert predictions_in(load_checkpoint(file), "valset") is not None
+    assert kept_in(spec.folder)
 
 
 def test_predictions_are_kept_in_the_order_of_the_split(tmp_path):
@@ -158,12 +154,9 @@ def test_predictions_are_kept_in_the_order_of_the_split(tmp_path):
     budget = {"mode": "node_budget", "max_nodes": 5}
     spec = segment(tmp_path / "it", store, 2, Training__Batching=budget)
     assert run_segment(spec).status == "ok"
-    state = load_checkpoint(spec.folder / FILE)
-    model = restore_model(spec.network, store.manifest, state["best"])
-    expected = predict_batches(model, split_batches(store["valset"]))
-    saved = predictions_in(state, "valset")
-    assert saved is not None
-    for name, values in expected.items():
+    best, saved = load_checkpoint(spec.folder / FILE)["best"], kept_in(spec.folder)
+    model = restore_model(spec.network, store.manifest, best)
+    for name, values in predict_batches(model, split_batches(store["valset"])).items():
         np.testing.assert_allclose(saved[name], values, rtol=1e-4, atol=1e-5)
 
 
@@ -171,40 +164,36 @@ def test_what_a_segment_found_before_it_was_stopped_is_kept(tmp_path, alloy_stor
     spec = make_spec(tmp_path / "it", alloy_store, 50)
     result = run_segment(spec, should_stop=stops_at(27))
     assert result.status == "interrupted" and result.best_epoch
-    state = load_checkpoint(spec.folder / FILE)
-    saved = predictions_in(state, "valset")
-    assert saved is not None
-    error = np.abs(saved["forces"] - alloy_store["valset"].target("forces")).mean()
-    assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
+    errors = np.abs(kept_in(spec.folder)["forces"] - alloy_store["valset"].target("forces"))
+    assert result.metrics["forces_mae"] == pytest.approx(errors.mean(), rel=1e-4)
 
 
 def test_asked_to_stop_while_it_predicts_it_is_sent_again(tmp_path, alloy_store):
     """A second time it trains nothing, and predicts what is missing."""
     spec = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
     assert run_segment(spec).status == "ok"
-    file = tmp_path / "member" / FILE
-    state = load_checkpoint(file)
-    before = predictions_in(state, "testset")
-    others = {split: values for split, values in state[KEY].items() if split != "testset"}
-    save_checkpoint(file, state | {KEY: others})
+    state, before = load_checkpoint(spec.folder / FILE), kept_in(spec.folder, "testset")
+    del state[KEY]["testset"]
+    save_checkpoint(spec.folder / FILE, state)
     result = run_segment(spec, should_stop=lambda: True)
     assert (result.status, result.reason) == ("interrupted", "asked to stop while it predicted")
-    assert predictions_in(load_checkpoint(file), "testset") is None
+    assert predictions_in(load_checkpoint(spec.folder / FILE), "testset") is None
     result = run_segment(spec)
     assert (result.status, result.from_epoch, result.to_epoch) == ("ok", 2, 2)
-    np.testing.assert_equal(predictions_in(load_checkpoint(file), "testset"), before)
+    np.testing.assert_equal(kept_in(spec.folder, "testset"), before)
 
 
 def test_divergence_is_a_result_and_spares_the_checkpoint(tmp_path, alloy_store):
-    run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
+    spec = make_spec(tmp_path / "trial", alloy_store, 2)
+    run_segment(spec)
     network = network_with(Training__Optimizer__learning_rate=1e30)
-    as_if_trained_with(network, tmp_path / "trial" / FILE)
-    before = (tmp_path / "trial" / FILE).read_bytes()
-    result = run_segment(make_spec(tmp_path / "trial", alloy_store, 4, network=network))
+    as_if_trained_with(network, spec.folder / FILE)
+    before = (spec.folder / FILE).read_bytes()
+    result = run_segment(make_spec(spec.folder, alloy_store, 4, network=network))
     assert result.status == "diverged"
     assert "epoch 3" in result.reason
     assert (result.from_epoch, result.to_epoch) == (2, 2)
-    assert (tmp_path / "trial" / FILE).read_bytes() == before
+    assert (spec.folder / FILE).read_bytes() == before
     json.dumps(vars(result))
 
 

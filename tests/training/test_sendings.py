@@ -1,7 +1,9 @@
 """A segment sent again: no sending spoils what another has written, and none begins anew."""
 
 import errno
+import itertools
 import os
+import subprocess
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -42,9 +44,9 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def epoch_of(spec):
-    epoch: int = load_checkpoint(spec.checkpoint)["progress"]["epoch"]
-    return epoch
+def stale(*arguments):
+    """What a disk of a network does that is away."""
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
 def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(sent):
@@ -84,7 +86,8 @@ def test_a_sending_that_was_taken_for_lost_replaces_nothing(sent):
     run_segment(ahead := sent("ahead", 4))
     behind = sent("behind", 2, may_have_begun=False)
     assert run_segment(behind).to_epoch == 2
-    assert (epoch_of(ahead), epoch_of(behind)) == (4, 2)
+    epochs = [load_checkpoint(spec.checkpoint)["progress"]["epoch"] for spec in (ahead, behind)]
+    assert epochs == [4, 2]
     again = run_segment(sent("again", 5))
     assert (again.from_epoch, again.to_epoch) == (4, 5)
     assert names(ahead.folder) == {"checkpoint-again.pt"}
@@ -150,23 +153,20 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
     run_segment(further := sent("z", 2))
     run_segment(sent("a", 1, may_have_begun=False))
-    real, stale = files.open_regular, OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-    failures = [stale]
+    real, failures = files.open_regular, iter([stale])
 
     def away(path):
-        if path == further.checkpoint and failures:
-            raise failures.pop() if len(failures) == 1 else stale
-        return real(path)
+        return (next(failures, real) if path == further.checkpoint else real)(path)
 
     monkeypatch.setattr(checkpoint, "open_regular", away)
     again = sent("b", 3)
     begun = Sending(again).begin(World(), CPU)
     assert begun is not None and begun["progress"]["epoch"] == 2, "it is waited for"
-    failures[:] = [stale] * 2
+    failures = itertools.repeat(stale)
     monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 0.0)
     with pytest.raises(InputError, match=r"checkpoint-z.* try again once its disk is") as caught:
         run_segment(again)
-    assert files.passing(caught.value) is stale
+    assert getattr(files.passing(caught.value), "errno", None) == errno.ESTALE
     assert names(further.folder) == {"checkpoint-a.pt", "checkpoint-z.pt"}
     monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
     with pytest.raises(InputError, match="try again once its disk is back") as caught:
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
     assert files.passing(caught.value) is not None
     # Nor is one passed over, or its remedy to delete it, that may not be read for other reasons.
     state = torch.load(further.checkpoint, weights_only=True)
-    failures.clear()
+    failures = iter([])
     save_checkpoint(further.checkpoint, state | {"version": VERSION + 7})
     with pytest.raises(InputError, match=r"checkpoint version \d+, .* reads 5; delete it to"):
         run_segment(again)
@@ -231,15 +231,8 @@ def test_the_checkpoint_before_is_there_until_the_next_is_whole(sent, monkeypatc
 
 def test_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
-    real, failed = torch.save, list[bool]()
-
-    def once(*arguments):
-        if not failed:
-            failed.append(True)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        real(*arguments)
-
-    monkeypatch.setattr(torch, "save", once)
+    tries = iter([stale, torch.save])
+    monkeypatch.setattr(torch, "save", lambda *arguments: next(tries)(*arguments))
     save_checkpoint(tmp_path / "checkpoint-a.pt", {"epoch": 3})
     assert load_checkpoint(tmp_path / "checkpoint-a.pt")["epoch"] == 3
     assert names(tmp_path) == {"checkpoint-a.pt"}
@@ -247,10 +240,6 @@ def test_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
 
 def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(sent, monkeypatch):
     assert run_segment(sent("a", 1)).status == "ok"
-
-    def stale(path):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
     monkeypatch.setattr(os, "scandir", stale)
     with pytest.raises(OSError, match="Stale"):
         run_segment(sent("b", 2))
@@ -291,10 +280,7 @@ class _SecondRank(World):
         object.__setattr__(self, "_said", iter(said))
 
     def told(self, text, device, rank=0):
-        if rank:
-            return text
-        said: str = next(self._said)  # type: ignore[attr-defined]  # set above
-        return said
+        return text if rank else next(self._said)
 
     def sum(self, values):
         return values
@@ -306,20 +292,59 @@ def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(se
     later = sent("b", 3, may_have_begun=True)
     name = "checkpoint-a.pt"
     before, now = "1 0 []", sendings._moment(load_checkpoint(later.folder / name))
+
     # When the first rank looked, it was at its first epoch; it looks again.
-    state = Sending(later).begin(_SecondRank([name, before, name, now]), CPU)
-    assert state is not None and state["progress"]["epoch"] == 2
+    def begun(sending, *said):
+        state = sending.begin(_SecondRank(said), CPU)
+        return state and state["progress"]["epoch"]
+
+    assert begun(Sending(later), name, before, name, now) == 2
     with pytest.raises(InputError, match=r"checkpoint-a\.pt: another process goes on replacing it"):
-        Sending(later).begin(_SecondRank([name, before] * 9), CPU)
+        begun(Sending(later), *[name, before] * 9)
     # It is gone when this rank reads it, and another is there when the first looks again.
-    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), CPU)
-    assert state is not None and state["progress"]["epoch"] == 2
+    assert begun(Sending(later), "checkpoint-0.pt", before, name, now) == 2
     # So it is with the trial that a member starts from, as long as it has nothing of its own.
-    own = {"may_have_begun": True, "trial_checkpoint": str(later.folder / name)}
-    begun = Sending(sent("c", 3, "m", **own))
-    state = begun.begin(_SecondRank(["", "", name, before, name, now]), CPU)
-    assert state is not None and state["progress"]["epoch"] == 2
-    assert begun.checkpoint is None
+    trial = {"may_have_begun": True, "trial_checkpoint": str(later.folder / name)}
+    member = Sending(sent("c", 3, "m", **trial))
+    assert begun(member, "", "", name, before, name, now) == 2
+    assert member.checkpoint is None
     # What one rank cannot read is said by all.
     with pytest.raises(InputError, match=r"checkpoint-0\.pt: is not a readable checkpoint"):
-        Sending(later).begin(_SecondRank(["checkpoint-0.pt", before] * 9), CPU)
+        begun(Sending(later), *["checkpoint-0.pt", before] * 9)
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """With a checkpoint, and room for nothing else beside a file to delete, `ballast`."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small disk")
+    (disk := tmp_path / "disk").mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)])
+    if mounted.returncode:
+        pytest.skip("this machine lets nobody mount a file system")
+    try:
+        save_checkpoint(disk / "checkpoint.pt", {"model": torch.zeros(1)})
+        (disk / "ballast").write_bytes(bytes(256 * 1024))
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_checkpoint_waits_for_room(full_disk, monkeypatch):
+    def make_room(_):
+        (full_disk / "ballast").unlink()
+
+    state = {"model": torch.arange(20_000.0)}
+    monkeypatch.setattr("hydragnn_flow.files.time.sleep", make_room)
+    save_checkpoint(full_disk / "checkpoint.pt", state)
+    assert not (full_disk / "ballast").exists(), "it was not waited"
+    assert torch.equal(load_checkpoint(full_disk / "checkpoint.pt")["model"], state["model"])
+
+
+def test_a_disk_that_stays_full_is_named_and_keeps_the_last_checkpoint(full_disk, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 1.0)
+    path = full_disk / "checkpoint.pt"
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        save_checkpoint(path, {"model": torch.arange(20_000.0)})
+    assert load_checkpoint(path)["model"].shape == (1,)
+    assert sorted(entry.name for entry in full_disk.iterdir()) == ["ballast", "checkpoint.pt"]

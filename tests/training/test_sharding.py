@@ -5,7 +5,6 @@ import shutil
 import ddp_rank
 import numpy as np
 import pytest
-import sharding_rank
 import torch
 import traffic_rank
 from hypothesis import given
@@ -88,20 +87,24 @@ TYPES = {
 }
 
 
-def on_ranks(size, networks, folder, store):
-    """Answers of all ranks by network, each of which has a folder of its name."""
-    specs = {
+def specs_of(networks, folder, store):
+    """A segment of each network, in a folder of its name."""
+    return {
         name: make_spec(folder / name, store, 1, network=network).to_dict()
         for name, network in networks.items()
     }
-    return sharding_rank.on_ranks(size, specs, folder)
+
+
+def on_ranks(size, networks, folder, store):
+    """Answers of all ranks by network."""
+    return ddp_rank.on_ranks_by_name(size, specs_of(networks, folder, store), folder)
 
 
 def check_equal(name, network, ranks, folder, store, within=1e-5):
     training = {k: v for k, v in network["Training"].items() if k != "sharding"}
     spec = make_spec(folder / "alone", store, 1, network={**network, "Training": training})
-    alone = sharding_rank.train(spec.to_dict(), World())
-    sharding_rank.check_equal(name, ranks, alone, within)
+    alone = ddp_rank.train(spec.to_dict(), World())
+    ddp_rank.check_equal(ranks, alone, within, name)
 
 
 @pytest.fixture(scope="module")
@@ -169,21 +172,14 @@ def other_strategies(network):
 def test_any_width_and_strategy_continues_it(
     tmp_path, folder, on_four_ranks, goes_on_alone, alloy_store, size
 ):
-    assert on_four_ranks
     networks = {}
     for name in CONTINUED:
         for how, network in other_strategies(NETWORKS[name]).items():
             networks[f"{name} {how}"] = network
             shutil.copytree(folder / name, tmp_path / f"{name} {how}")
     if size == 1:
-        found = {
-            name: [
-                sharding_rank.train(
-                    make_spec(tmp_path / name, alloy_store, 1, network=network).to_dict(), World()
-                )
-            ]
-            for name, network in networks.items()
-        }
+        specs = specs_of(networks, tmp_path, alloy_store)
+        found = {name: [ddp_rank.train(spec, World())] for name, spec in specs.items()}
     else:
         found = on_ranks(size, networks, tmp_path, alloy_store)
     for name, ranks in found.items():
@@ -192,30 +188,30 @@ def test_any_width_and_strategy_continues_it(
             np.testing.assert_allclose(rank["losses"], expected, rtol=1e-5)
 
 
+def damage(file):
+    """Flip a bit."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
 def test_a_checkpoint_without_a_part_is_refused(tmp_path, folder, on_four_ranks):
-    assert on_four_ranks
-    for damage, words in (
-        ("gone", "cannot be read"),
-        ("short", "not the part"),
-        ("other", "not the part"),
-    ):
-        copy = tmp_path / damage
+    for how, words in (("gone", "cannot be read"), ("short", "not the"), ("other", "not the part")):
+        copy = tmp_path / how
         shutil.copytree(folder / "full", copy)
         (parts,) = copy.glob("*.parts")
         part = parts / "part-00002.pt"
-        if damage == "gone":
+        if how == "gone":
             part.unlink()
-        elif damage == "short":
+        elif how == "short":
             part.write_bytes(part.read_bytes()[:-10])
         else:
-            content = bytearray(part.read_bytes())
-            content[len(content) // 2] ^= 1
-            part.write_bytes(bytes(content))
+            damage(part)
         with pytest.raises(InputError, match=words) as error:
             load_checkpoint(copy / FILE)
         assert "part-00002.pt" in str(error.value)
     # A rank that does not compare this part's sum may stumble over it.
-    part.write_bytes(bytes(len(content)))
+    part.write_bytes(bytes(part.stat().st_size))
     with pytest.raises(InputError, match=r"part-00002\.pt: is not the part that was written"):
         load_checkpoint(copy / FILE, share=(1, 4))
 
@@ -228,9 +224,7 @@ def test_ranks_pass_over_what_any_of_them_finds_damaged(
     for name, place in places.items():
         shutil.copytree(folder / "full", tmp_path / name)
         (file,) = (tmp_path / name).glob(place)
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(bytes(content))
+        damage(file)
     found = on_ranks(2, dict.fromkeys(places, NETWORKS["full"]), tmp_path, alloy_store)
     for name in places:
         for rank, begun in zip(found[name], on_four_ranks["full"], strict=False):
@@ -238,7 +232,6 @@ def test_ranks_pass_over_what_any_of_them_finds_damaged(
 
 
 def test_a_checkpoint_goes_with_its_parts(tmp_path, folder, on_four_ranks):
-    assert on_four_ranks
     shutil.copytree(folder / "full", tmp_path / "t")
     copy_checkpoint(tmp_path / "t" / FILE, tmp_path / "copy.pt")
     assert "parts" not in torch.load(tmp_path / "copy.pt", weights_only=True)
@@ -250,7 +243,6 @@ def test_a_successor_that_predicts_alone_keeps_its_predecessors_parts(
     tmp_path, folder, on_four_ranks, alloy_store
 ):
     """One that ended between its last save and the end of its predictions."""
-    assert on_four_ranks
     network = NETWORKS["full"]
     shutil.copytree(folder / "full", tmp_path / "t")
     (tmp_path / "t" / FILE).rename(tmp_path / "t" / "checkpoint-first.pt")
@@ -279,7 +271,6 @@ def test_a_checkpoint_names_no_folder_elsewhere(tmp_path):
 
 
 def test_parts_that_no_checkpoint_names_are_swept(tmp_path, folder, on_four_ranks):
-    assert on_four_ranks
     shutil.copytree(folder / "full", tmp_path / "t")
     (named,) = (tmp_path / "t").glob("*.parts")
     shutil.copytree(named, tmp_path / "t" / "checkpoint-0123.parts")
@@ -301,22 +292,22 @@ def test_rows_are_those_of_the_whole(rows, parts, others):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("sharding", "changes", "words"),
     [
-        ({"strategy": "HYBRID_SHARD"}, "needs group"),
-        ({"strategy": "HYBRID_SHARD", "group": 3}, "group = 3 does not divide 4 GCDs"),
-        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, "write the strategy"),
+        ({"strategy": "HYBRID_SHARD"}, {}, "needs group"),
+        ({"strategy": "HYBRID_SHARD", "group": 3}, {}, "group = 3 does not divide 4 GCDs"),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, {}, "write the strategy"),
+        # What divides already.
+        (
+            *({"strategy": "FULL_SHARD"}, {"Training__Optimizer__use_zero_redundancy": True}),
+            "use_zero_redundancy",
+        ),
     ],
 )
-def test_a_strategy_that_cannot_be_is_refused(changes, words):
+def test_a_strategy_that_cannot_be_is_refused(sharding, changes, words):
     with pytest.raises(InputError, match=words):
-        network = load_network(network_with(Training__sharding=changes))
+        network = load_network(sharded("FULL_SHARD", Training__sharding=sharding, **changes))
         parallel(nn.Linear(1, 1), network.Training, World(0, 4), CPU)
-
-
-def test_what_divides_already_is_not_divided_again():
-    with pytest.raises(InputError, match="use_zero_redundancy"):
-        load_network(sharded("FULL_SHARD", Training__Optimizer__use_zero_redundancy=True))
 
 
 # Changes of a network, times that a step gathers the weights, and the bytes of a weight in a sum.

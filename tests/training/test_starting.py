@@ -1,21 +1,20 @@
 """Beginning with trained weights: what they are put into, what is fitted anew, and what is not."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from data_set_cases import branches
 from segment_cases import make_spec, network_with
-from training_cases import CPU, PROPERTY, same, stops_at, trainer_of
+from training_cases import CPU, PROPERTY, member_of, same, stops_at, trainer_of
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.layers import unpack_exact
-from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.checkpoints.starting import (
     begin_with,
     check_weights,
@@ -37,8 +36,7 @@ def trained(alloy_store, tmp_path_factory):
     """Best weights of a potential after some epochs."""
     folder = tmp_path_factory.mktemp("trained")
     assert run_segment(make_spec(folder, alloy_store, 3)).status == "ok"
-    best: dict[str, Any] = load_checkpoint(checkpoints(folder)[0])["best"]
-    return best
+    return load_checkpoint(folder / FILE)["best"]
 
 
 @pytest.fixture
@@ -67,8 +65,7 @@ def elsewhere(alloy_store, tmp_path_factory):
 
 
 def predicted(model, store):
-    found: dict[str, torch.Tensor] = model.eval()(store["valset"].batch(np.arange(3)))
-    return found
+    return model.eval()(store["valset"].batch(np.arange(3)))
 
 
 def test_a_network_begins_with_the_forces_it_made(
@@ -121,7 +118,7 @@ def test_what_is_frozen_stays_and_has_no_state(trained, weights, elsewhere, tmp_
     frozen = ("encoder.embedding", "encoder.layers.layers.0")
     spec = make_spec(tmp_path, elsewhere, 2, weights=weights("keep"), frozen=frozen)
     assert run_segment(spec).status == "ok"
-    state = load_checkpoint(checkpoints(tmp_path)[0])
+    state = load_checkpoint(tmp_path / FILE)
     for part in ("model", "best"):
         same = {k: torch.equal(v, trained[k]) for k, v in state[part].items()}
         still = {k for k in same if k.startswith(frozen)}
@@ -140,11 +137,10 @@ def test_a_stopped_trial_goes_on_from_its_own_checkpoint(weights, elsewhere, tmp
     assert run_segment(cut, should_stop=stops_at(4)).status == "interrupted"
     Path(cut.start.weights).unlink()
     assert run_segment(cut).from_step == 3
-    ended, expected = (load_checkpoint(checkpoints(s.folder)[0]) for s in (cut, whole))
+    ended, expected = (load_checkpoint(spec.folder / FILE) for spec in (cut, whole))
     assert same(ended["model"], expected["model"]) and same(ended["best"], expected["best"])
     # Nor does a member, which reads its trial's checkpoint.
-    trial = {"kind": "member", "trial_checkpoint": str(checkpoints(cut.folder)[0])}
-    member = run_segment(make_spec(tmp_path / "member", elsewhere, 3, **start, **trial))
+    member = run_segment(make_spec(tmp_path / "member", elsewhere, 3, **start, **member_of(cut)))
     assert (member.status, member.from_epoch) == ("ok", 2)
 
 

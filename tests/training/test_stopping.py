@@ -12,7 +12,7 @@ import pytest
 import torch
 from driver_cases import PATIENCE
 from segment_cases import make_spec
-from training_cases import CPU, segment, trainer_of
+from training_cases import CPU, member_of, segment, trainer_of
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training import monitor as monitoring
@@ -68,7 +68,6 @@ def test_a_trainer_that_lost_its_worker_saves_first(tmp_path, alloy_store):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert parent.stdout is not None
     trainer = psutil.Process(int(parent.stdout.readline()))
 
     def come_to(reached):
@@ -149,13 +148,13 @@ def test_early_stopping_ends_a_trial_well(tmp_path, alloy_store):
         "Training__patience": 3,
         "Training__Optimizer": {"type": "SGD", "learning_rate": 1e-30},
     }
-    result = run_segment(segment(tmp_path / "t", alloy_store, 10, **still))
+    result = run_segment(spec := segment(tmp_path / "t", alloy_store, 10, **still))
     assert (result.status, result.best_epoch, result.to_epoch) == ("ok", 1, 4)
     again = run_segment(segment(tmp_path / "t", alloy_store, 20, **still, after_epoch=10, rung=1))
     assert (again.status, again.to_epoch, again.history) == ("ok", 4, [])
     assert again.best_val_error == result.best_val_error
-    start = {"kind": "member", "trial_checkpoint": str(tmp_path / "t" / FILE)}
-    assert run_segment(segment(tmp_path / "m", alloy_store, 20, **still, **start)).to_epoch == 8
+    member = segment(tmp_path / "m", alloy_store, 20, **still, **member_of(spec))
+    assert run_segment(member).to_epoch == 8
 
 
 class Clock:

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sharding_rank
 import torch
 from data_set_cases import alloys
-from ddp_rank import train_on
+from ddp_rank import check_equal, on_ranks_by_name, train, train_on
 from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
@@ -114,7 +113,7 @@ def on_four_ranks(folder, stores):
     for how, changes in CHAIN.items():
         specs[how] = spec_of("potential", folder / "potential", stores, **changes)
     values = {name: spec.to_dict() for name, spec in specs.items()}
-    return sharding_rank.on_ranks(4, values, folder)
+    return on_ranks_by_name(4, values, folder)
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +126,9 @@ def goes_on_alone(tmp_path_factory, stores):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ranks_with_heads_of_their_own_train_as_one(tmp_path, on_four_ranks, name, stores):
-    alone = sharding_rank.train(spec_of(name, tmp_path, stores).to_dict(), World())
+    alone = train(spec_of(name, tmp_path, stores).to_dict(), World())
     within = 1e-5 if name == "single precision" else 1e-6
-    sharding_rank.check_equal(name, on_four_ranks[name], alone, within)
+    check_equal(on_four_ranks[name], alone, within)
 
 
 def test_ranks_hold_the_heads_of_their_branches(tmp_path, on_four_ranks, stores):
@@ -157,7 +156,7 @@ def test_any_width_and_strategy_continues_it(
     assert "parts" not in state
     shutil.copytree(folder / "potential", tmp_path / "t")
     spec = spec_of("potential", tmp_path / "t", stores, task_parallel=False)
-    found = sharding_rank.train(spec.to_dict(), World())
+    found = train(spec.to_dict(), World())
     np.testing.assert_allclose(found["losses"], goes_on_alone[-1], rtol=1e-6)
 
 
@@ -165,17 +164,17 @@ def test_graphs_of_a_branch_that_is_gone_are_refused(stores):
     torch.manual_seed(0)
     network = divided(3)
     whole = build_model(network, stores[3]).double().eval()
-    train = stores[3]["trainset"]
-    branch = train.branch
+    graphs = stores[3]["trainset"]
+    branch = graphs.branch
     for kept in ({1}, {0, 2}):
         part = copy.deepcopy(whole)
         for module in part.modules():
             if isinstance(module, BranchedHeads):
                 module.keep(kept)
         assert set(dict(part.named_parameters())) < set(dict(whole.named_parameters()))
-        mine = train.batch(np.flatnonzero(np.isin(branch, list(kept))))
+        mine = graphs.batch(np.flatnonzero(np.isin(branch, list(kept))))
         torch.testing.assert_close(part(mine), whole(mine), rtol=1e-12, atol=1e-12)
-        others = train.batch(np.flatnonzero(~np.isin(branch, list(kept))))
+        others = graphs.batch(np.flatnonzero(~np.isin(branch, list(kept))))
         with pytest.raises((IndexError, RuntimeError), match="index"):
             part(others)
 
@@ -226,7 +225,6 @@ def test_a_step_has_the_same_graphs(stores, world):
     train = stores[8]["trainset"]
     network = load_network(NETWORKS["potential"])
     division = division_of(network, stores[8].manifest, train, "proportional", world)
-    assert division is not None
     runs = train.branch_runs
     np.testing.assert_array_equal(runs.branch_of(np.arange(len(train))), train.branch)
     for budget in (Budget(graphs=12), Budget(atoms=120)):
@@ -249,7 +247,6 @@ def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores):
     sizes = {}
     for weights in ({"set0": 1, "set1": 1, "set2": 20}, {"set0": 20, "set1": 1, "set2": 1}):
         division = division_of(network, store.manifest, store["trainset"], weights, 12)
-        assert division is not None
         sizes[weights["set0"]] = [len(ranks) for ranks in division.ranks]
     assert max(sizes[1]) == sizes[1][2] > 8
     assert max(sizes[20]) == sizes[20][0] > 8
@@ -285,12 +282,12 @@ def test_a_campaign_that_cannot_divide_heads_is_refused():
         "search": {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [8, 16]}}},
         "ensemble": {"size": 2, "epochs": 10},
     }
-    split = {"split": {"val": 0.1, "test": 0.1}}
-    both = {"sources": [{"name": name, "format": "emt_alloys"} for name in ("one", "two")], **split}
+    one, two = ({"name": name, "format": "emt_alloys"} for name in ("one", "two"))
+    both = {"sources": [one, two], "split": {"val": 0.1, "test": 0.1}}
     RunConfig.model_validate({**values, "data": both})
-    for data, words in (
-        (both | {"mode": "stream"}, "data.mode = stream"),
-        ({"source": {"format": "emt_alloys"}, **split}, "one branch"),
+    for change, words in (
+        ({"mode": "stream"}, "data.mode = stream"),
+        ({"sources": [one]}, "one branch"),
     ):
         with pytest.raises(ValueError, match=words):
-            RunConfig.model_validate({**values, "data": data})
+            RunConfig.model_validate({**values, "data": both | change})

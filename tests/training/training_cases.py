@@ -12,10 +12,12 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.plan.batching import Budget, Step
 from hydragnn_flow.training.plan.epochs import Epoch
 from hydragnn_flow.training.plan.sampling import InBlocks, Shuffled
+from hydragnn_flow.training.predict import Predicted, predictions_in
 from hydragnn_flow.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -41,6 +43,18 @@ def trainer_of(
 ) -> Kind:
     """The trainer of such a segment."""
     return kind(segment(folder, store, until, **changes), store, CPU, World())
+
+
+def kept_in(folder: Path, split: str = "valset") -> Predicted:
+    """Predictions of a split in the checkpoint of a folder."""
+    found = predictions_in(load_checkpoint(folder / FILE), split)
+    assert found is not None, "it has none"
+    return found
+
+
+def member_of(trial: SegmentSpec) -> dict[str, str]:
+    """What the segment of a member says that begins with a trial's checkpoint."""
+    return {"kind": "member", "trial_checkpoint": str(trial.folder / FILE)}
 
 
 def judged(trainer: Trainer) -> tuple[float, dict[str, float]]:
