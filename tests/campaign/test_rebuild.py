@@ -7,11 +7,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
 from campaign_cases import CONFIG
-from phase_cases import FakePool, badly, searched, well
+from phase_cases import RATES, FakePool, badly, searched, well
 
 from hydragnn_flow.campaign import rebuild
 from hydragnn_flow.campaign.rebuild import rebuild_study
@@ -148,7 +149,7 @@ def test_trials_that_wait_for_promotion_still_do(left, remade):
 
 def test_without_parameters_in_the_ledger_the_folders_have_them(left, remade):
     # HydraGNN's empty word, which a checked network leaves out.
-    space = SPACE | {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
+    space = RATES | {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
     directory = left(space=space)
     before = trials(directory)
     results = list(directory.results())
@@ -187,19 +188,13 @@ def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(tm
 
 
 def test_a_rebuilding_that_was_killed_is_done_again(left, remade, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def killed(*arguments):
-        raise Killed
-
     directory = left()
     before = trials(directory)
     directory.journal.unlink()
     with monkeypatch.context() as killing:
-        killing.setattr(rebuild, "_from_folder", killed)
+        killing.setattr(rebuild, "_from_folder", Mock(side_effect=KeyboardInterrupt))
         killing.setattr(Path, "unlink", lambda *arguments, **options: None)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             remade()
     assert not directory.journal.exists()
     assert list(directory.path.glob(".study*"))
@@ -209,14 +204,12 @@ def test_a_rebuilding_that_was_killed_is_done_again(left, remade, monkeypatch):
 
 
 def test_a_study_is_made_anew_though_its_end_cannot_be_written(left, remade, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     directory = left()
     before = trials(directory)
     directory.journal.unlink()
     end_of(directory.journal).write_text("12\n")  # of the study that is lost
-    monkeypatch.setattr("hydragnn_flow.search.storage.write_text", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("hydragnn_flow.search.storage.write_text", Mock(side_effect=full))
     remade()
     assert trials(directory) == before
 
