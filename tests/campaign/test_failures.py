@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
@@ -202,12 +203,9 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign):
 def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign):
     """To hold a node takes its time, in which the driver may be ended."""
 
-    class Interrupted(FakePool):
-        def avoid(self, node, reason):
-            raise KeyboardInterrupt
-
     context = campaign(nodes=4)
-    pools = Interrupted(lambda spec: refused(spec, "bad") if spec.number == 1 else well(spec))
+    pools = FakePool(lambda spec: refused(spec, "bad") if spec.number == 1 else well(spec))
+    pools.avoid = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         searched(TrialPhase(context), pools)
     recorded = Counter(result.number for result in context.directory.results())

@@ -32,6 +32,7 @@ class Machine:
         self.refuses, self.refusal = "", Refused
         self.changed: Callable[[], None] = lambda: None
         """Called whenever workers come, change or go: a pool looks at them."""
+
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
     ) -> Future[Any]:
