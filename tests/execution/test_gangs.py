@@ -116,13 +116,9 @@ def nodes():
             ip("-n", name, "address", "add", f"10.178.0.{number}/24", "dev", "hsn0")
             for interface in ("lo", "hsn0"):
                 ip("-n", name, "link", "set", interface, "up")
-        yield [
-            [
-                *("ip", "netns", "exec", name, "unshare", "--uts"),
-                *("sh", "-c", f'hostname {name}; exec "$@"', "sh"),
-            ]
-            for name in names
-        ]
+        as_host = [["sh", "-c", f'hostname {name}; exec "$@"', "sh"] for name in names]
+        inside = [["ip", "netns", "exec", name, "unshare", "--uts"] for name in names]
+        yield [[*node, *host] for node, host in zip(inside, as_host, strict=True)]
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "delete", name], check=False)
