@@ -12,7 +12,13 @@ from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import scheduler as module
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
 from hydragnn_flow.execution.pools.scheduler import JobState, Pbs, Slurm, seconds_of
-from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE, read_workers, remembered_nodes
+from hydragnn_flow.execution.pools.workers_file import (
+    WORKERS_FILE,
+    elapsed,
+    in_queue,
+    read_workers,
+    remembered_nodes,
+)
 
 # squeue of Slurm 22.05.
 QUEUE = """\
@@ -173,3 +179,10 @@ def test_a_damaged_workers_file_is_like_none(tmp_path):
     assert read_workers(tmp_path) == remembered_nodes(tmp_path) == {}
     (tmp_path / WORKERS_FILE).write_text('{"bad_nodes": ["as of an earlier version"]}')
     assert remembered_nodes(tmp_path) == {}
+
+
+def test_waiting_is_put_in_words(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 100_000.0)
+    assert in_queue(1, 99_280.0, "Priority") == "1 block in the queue since 12 min (Priority)"
+    assert in_queue(3, 99_990.0, "") == "3 blocks in the queue since 10 s"
+    assert elapsed(80_000.0) == "5.6 h"
