@@ -95,17 +95,8 @@ def leave_checkpoint(spec: SegmentSpec) -> None:
     spec.folder.mkdir(parents=True, exist_ok=True)
     for before in checkpoints(spec.folder):
         before.unlink()
-    save_checkpoint(
-        spec.checkpoint,
-        {
-            "attempt": spec.attempt,
-            "progress": {
-                "epoch": spec.epochs.until_epoch,
-                "step": 0,
-                "best_val_error": 1.0 + spec.number,
-            },
-        },
-    )
+    so_far = {"epoch": spec.epochs.until_epoch, "step": 0, "best_val_error": 1.0 + spec.number}
+    save_checkpoint(spec.checkpoint, {"attempt": spec.attempt, "progress": so_far})
 
 
 def task_of(context, trial, until_epoch=2, *, done=0, kind="trial", rung=0, **changes):

@@ -130,49 +130,28 @@ def test_a_store_in_memory_leaves_less_for_segments(campaign):
         replace(context, site=replace(SITE, node=smaller))
 
 
-def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign):
-    """As often as it helps, also across a restart; what is learnt stays the same."""
+@pytest.mark.parametrize("begun", [1, 4], ids=["all at once", "in parts already"])
+def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign, begun):
+    """As often as it helps, and no longer; what is learnt stays the same."""
+    needed = {1: 2 * begun, 2: 99}
 
     def machine(spec):
-        if micro_batches(spec) < needed(spec):
-            return badly(spec, "out_of_memory")
-        return well(spec)
+        is_enough = micro_batches(spec) >= needed.get(spec.number, 1)
+        return well(spec) if is_enough else badly(spec, "out_of_memory")
 
-    def needed(spec):
-        return 2 if spec.number == 1 else 99 if spec.number == 2 else 1
-
-    trials, pools = run(campaign(), machine)
-    assert [micro_batches(spec) for spec in pools.sent if spec.number == 1][:2] == [1, 2]
-    assert all(
-        micro_batches(spec) == 2 for spec in pools.sent if spec.number == 1 and spec.rung > 0
-    )
-    assert trials[1].state in ("complete", "pruned")
-    batch = trials[2].parameters["Training.batch_size"]
-    tried = [micro_batches(spec) for spec in pools.sent if spec.number == 2]
-    assert tried == [1, 2, 4][: len(tried)] and tried[-1] == batch
-    assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
-
-
-def of_little_memory(context):
-    """With GCDs that a third of a step fills."""
-    change_gcd(context, process_gib=0.0)
-    task = task_of(context, TrialRecord(0, "running", {}, None))
-    change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
-    return context
-
-
-def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expected(campaign):
-    def machine(spec):
-        needed = 8 if spec.number == 1 else 99 if spec.number == 2 else 1
-        return badly(spec, "out_of_memory") if micro_batches(spec) < needed else well(spec)
-
-    context = of_little_memory(campaign(**LARGE_STEPS))
+    context = campaign(**LARGE_STEPS)
+    if begun == 4:  # a third of a step fills a GCD
+        change_gcd(context, process_gib=0.0)
+        task = task_of(context, TrialRecord(0, "running", {}, None))
+        change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
     trials, pools = run(context, machine)
     tried = {n: [micro_batches(spec) for spec in pools.sent if spec.number == n] for n in range(3)}
     # That others of its type needed more than was expected says something of this one too.
-    assert tried[0][0] == 4 and set(tried[0]) <= {4, 8}
-    assert tried[1][:2] == [4, 8] and set(tried[1][2:]) <= {8, 16}
-    assert tried[2] == [4, 8, 16] and trials[2].state == "failed"
+    assert tried[0][0] == begun and set(tried[0]) <= {begun, 2 * begun}
+    assert tried[1][:2] == [begun, 2 * begun] and set(tried[1][2:]) <= {2 * begun, 4 * begun}
+    assert trials[1].state in ("complete", "pruned")
+    assert tried[2] == [parts for parts in (1, 2, 4, 8, 16) if parts >= begun]
+    assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
     results = [r for r in context.directory.results() if r.number == 2]
     assert [result.accumulation_steps for result in results] == tried[2]
 
@@ -184,27 +163,17 @@ def test_parts_are_half_of_those_that_did_not_fit(campaign):
     task = task_of(context, TrialRecord(0, "running", {}, None))
     failed = replace(badly(task.spec, "out_of_memory"), accumulation_steps=2)
     gang = replace(failed, gcds=["0", "1"])
-    for results, parts in (
-        ([], {1: 1, 2: 1, 4: 1}),
-        ([failed], {1: 4, 2: 2, 4: 1}),
-        ([failed, gang, failed], {1: 8, 2: 4, 4: 2}),
-    ):
-        for width, expected in parts.items():
-            found, _ = context.estimator.divide(network, 1, width, results)
-            assert found.Training.accumulation_steps == expected
     # On a GCD of each batch they are the same whatever the width.
     each = replace(failed, gcds=["0", "1", "2", "3"], batches=4)
-    for width, batches, expected in ((1, 1, 4), (2, 2, 4), (4, 4, 4), (2, 1, 2)):
-        found, _ = context.estimator.divide(network, 1, width, [each], batches)
-        assert found.Training.accumulation_steps == expected
-
-
-def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign):
-    context = of_little_memory(campaign(**LARGE_STEPS))
-    trials, _ = run(context, well)
-    pools = FakePool(well)
-    trained(member_phase(context, trials[:MEMBERS]), pools)
-    assert {micro_batches(rank.spec) for rank in pools.ranks} == {4}
+    for results, places in (
+        ([], {(1, 1): 1, (2, 1): 1, (4, 1): 1}),
+        ([failed], {(1, 1): 4, (2, 1): 2, (4, 1): 1}),
+        ([failed, gang, failed], {(1, 1): 8, (2, 1): 4, (4, 1): 2}),
+        ([each], {(1, 1): 4, (2, 2): 4, (4, 4): 4, (2, 1): 2}),
+    ):
+        for (width, batches), expected in places.items():
+            found, _ = context.estimator.divide(network, 1, width, results, batches)
+            assert found.Training.accumulation_steps == expected
 
 
 def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign):
@@ -212,13 +181,11 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign):
     trials, _ = run(campaign(), well)
     chosen = sorted(trials, key=lambda trial: -trial.parameters["Training.batch_size"])[:MEMBERS]
     sent: list[tuple[int, int]] = []
+    kills = [KeyboardInterrupt]
 
     def machine(spec):
-        if len(sent) == MEMBERS:
-            raise KeyboardInterrupt
-        return enough(spec)
-
-    def enough(spec):
+        if len(sent) == MEMBERS and kills:
+            raise kills.pop()
         sent.append((spec.number, micro_batches(spec)))
         if micro_batches(spec) < (99 if spec.number else 2):
             return badly(spec, "out_of_memory")
@@ -226,7 +193,7 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign):
 
     with pytest.raises(KeyboardInterrupt):
         trained(member_phase(campaign(), chosen), FakePool(machine))
-    members = trained(member_phase(campaign(), chosen), FakePool(enough))
+    members = trained(member_phase(campaign(), chosen), FakePool(machine))
     tried = [[p for p, _ in groupby(p for n, p in sent if n == number)] for number in range(2)]
     most = chosen[1].parameters["Training.batch_size"]
     assert tried == [[1, 2], [1, 2, 4][: most // 2 + 1]]
@@ -269,3 +236,4 @@ def test_a_member_keeps_the_parts_of_its_trial(campaign):
     pools = FakePool(machine)
     members = trained(member_phase(campaign(), trials[:MEMBERS]), pools)
     assert all(not member.reason for member in members)
+    assert min(map(micro_batches, pools.sent)) == 2

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -75,11 +76,8 @@ def write_many(kind):
 
 def test_campaigns_that_end_at_once_keep_what_both_have_seen():
     kinds, fork = ("PNA", "EGNN"), get_context("fork")
-    both = [fork.Process(target=write_many, args=(kind,)) for kind in kinds]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    with fork.Pool(2) as both:
+        both.map(write_many, kinds, chunksize=1)
     (found,) = CostFiles(SITE).read()
     names = {f"{kind}{number}" for kind in kinds for number in range(12)}
     assert set(found.segments) == set(found.memory) == names
@@ -95,14 +93,11 @@ def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, mo
     assert "cannot be written (its lock is held)" in sentence
     assert list(CostFiles(SITE).read()) == [SEEN]
     # On a file system without locks what was seen is kept all the same.
-    monkeypatch.setattr(cost_files, "locked", unlockable)
+    no_locks = Unlockable(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(cost_files, "locked", Mock(side_effect=no_locks))
     CostFiles(SITE).write(seen_by("EGNN"))
     (found,) = CostFiles(SITE).read()
     assert set(found.segments) == {"PNA", "EGNN"}
-
-
-def unlockable(*_):
-    raise Unlockable(errno.ENOLCK, "No locks available")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +147,7 @@ def test_the_users_cache_is_where_others_are(tmp_path, monkeypatch):
     CostFiles(SITE).write(SEEN)
     assert list(CostFiles(SITE).read()) == [SEEN]
 
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home directory")))
     CostFiles(SITE, tmp_path).write(SEEN)
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN], "the run's file alone"
 

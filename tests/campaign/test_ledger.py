@@ -1,13 +1,11 @@
 """Records of a run: what two drivers must not both write, and files that are lost or away."""
 
 import errno
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from campaign_cases import TRIALS
 from phase_cases import run, well
 
 from hydragnn_flow import files
@@ -15,47 +13,7 @@ from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import sole_driver
-from hydragnn_flow.log import NOTICE
 from hydragnn_flow.search import Search, read_trials
-
-
-def test_a_search_goes_on_without_its_study(campaign, caplog):
-    def machine(spec):
-        if spec.number == 4:
-            raise KeyboardInterrupt
-        return well(spec)
-
-    context = campaign()
-    with pytest.raises(KeyboardInterrupt):
-        run(context, machine)
-    known = read_trials(context.directory.path)
-    context.directory.journal.unlink()
-    caplog.set_level(NOTICE, "hydragnn_flow")
-    trials, pools = run(campaign(), well)
-    ran = [trial for trial in known if trial.number < 4]
-    assert [trial.parameters for trial in trials[:4]] == [trial.parameters for trial in ran]
-    assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    assert len(trials) == TRIALS
-    assert {spec.number for spec in pools.sent if spec.rung == 0} == {4, 5}
-    journal = context.directory.journal
-    assert caplog.messages[0] == f"{journal}: was missing; made anew from segments.jsonl, 4 trials"
-
-
-def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too(campaign):
-    def machine(spec):
-        return replace(well(spec), seconds={1: math.inf, 2: math.nan}.get(spec.number, 1.0))
-
-    def known(context):
-        return [(trial.state, trial.reason) for trial in read_trials(context.directory.path)]
-
-    settings = {"objectives": ["val_error", "seconds"], "rungs": "none"}
-    context = campaign(**settings)
-    run(context, machine)
-    before = known(context)
-    assert [state for state, _ in before[:4]] == ["complete", "failed", "failed", "complete"]
-    context.directory.journal.unlink()
-    run(campaign(**settings), machine)
-    assert known(context) == before
 
 
 def test_a_study_older_than_its_ledger_is_refused(campaign):
@@ -81,26 +39,19 @@ def test_a_driver_that_another_has_replaced_writes_nothing_more(campaign, monkey
     def on_disk():
         return [directory.journal.read_bytes(), directory.segments.read_bytes()]
 
-    def replaced():
-        if directory.segments.exists() and not left:
-            with sole_driver(directory.path):  # which leaves its token there
-                left.extend(on_disk())
+    def replaced_while(function):
+        def calling(argument):
+            if directory.segments.exists() and not left:
+                with sole_driver(directory.path):  # which leaves its token there
+                    left.extend(on_disk())
+            return function(argument)
 
-    def machine(spec):
-        if when == "a result comes":
-            replaced()
-        return well(spec)
+        return calling
 
-    ask = Search.ask
-
-    def asking(search):
-        if when == "a trial is asked for":
-            replaced()
-        return ask(search)
-
-    monkeypatch.setattr(Search, "ask", asking)
+    if when == "a trial is asked for":
+        monkeypatch.setattr(Search, "ask", replaced_while(Search.ask))
     with pytest.raises(CampaignStopped, match="has taken it over"):
-        run(context, machine)
+        run(context, replaced_while(well) if when == "a result comes" else well)
     assert left and on_disk() == left
     with pytest.raises(CampaignStopped, match="has taken it over"):
         _finish(context, ())

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines
+from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines, start, start_until
 from job_cases import answer
 
 from hydragnn_flow.campaign import function_task as objective_task
@@ -206,21 +206,21 @@ def test_two_calls_of_a_trial_are_never_at_once(tmp_path, monkeypatch):
         pass
 
 
-def start(folder):
-    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    words = ["-m", "hydragnn_flow", "run", "objective.yaml", "--run-dir", "run"]
-    with bound_to(TWO_CORES), (folder / "output").open("ab") as said:
-        command = [sys.executable, *words]
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+@pytest.fixture(autouse=True)
+def _drivers_find_our_modules(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *sys.path]))
 
 
-def start_until_three_calls_have_ended(folder):
-    driver, give_up = start(folder), time.monotonic() + PATIENCE
-    while lines(folder / "run" / "segments.jsonl") < 3:
-        assert driver.poll() is None and time.monotonic() < give_up
-        time.sleep(0.05)
-    return driver
+def paths(folder):
+    return folder / "objective.yaml", folder / "run", folder / "output"
+
+
+def three_calls(run):
+    return lines(run / "segments.jsonl") >= 3
+
+
+def exit_code(folder):
+    return start(*paths(folder)).wait(PATIENCE)
 
 
 def trials(folder):
@@ -233,11 +233,11 @@ def trials(folder):
 def test_a_killed_driver_goes_on(tmp_path):
     """No budget of a trial is computed twice, and trials end by their rungs."""
     write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})
-    driver = start_until_three_calls_have_ended(tmp_path)
+    driver = start_until(three_calls, "three calls", *paths(tmp_path))
     driver.kill()
     driver.wait()
     known = (tmp_path / "run" / "segments.jsonl").read_text()
-    assert start(tmp_path).wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    assert exit_code(tmp_path) == 0, (tmp_path / "output").read_text()
     ledger = (tmp_path / "run" / "segments.jsonl").read_text()
     assert ledger.startswith(known)
     calls = [json.loads(line) for line in ledger.splitlines()]
@@ -252,10 +252,10 @@ def test_a_killed_driver_goes_on(tmp_path):
     best = min(float(row["value"]) for row in rows.values())
     assert best < 1 / 9 + 0.1
     # Nothing is left to do, and the same command says so.
-    assert start(tmp_path).wait(PATIENCE) == 0
+    assert exit_code(tmp_path) == 0
     assert (tmp_path / "run" / "segments.jsonl").read_text() == ledger
     write(tmp_path, space={"x": {"float": [0.0, 2.0]}})
-    assert start(tmp_path).wait(PATIENCE) == 2
+    assert exit_code(tmp_path) == 2
     assert "search.space.pause differs" in (tmp_path / "output").read_text()
 
 
@@ -263,7 +263,7 @@ def test_a_killed_driver_goes_on(tmp_path):
 @pytest.mark.xdist_group("objective")
 def test_failures_are_named_results(tmp_path):
     write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
-    assert start(tmp_path).wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    assert exit_code(tmp_path) == 0, (tmp_path / "output").read_text()
     rows = trials(tmp_path)
     assert [row["state"] for row in rows.values()].count("failed") == 4
     assert "KeyError in own_objective.py, line" in rows[1]["reason"]
@@ -290,7 +290,7 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
     (tmp_path / "run").symlink_to(small_disk / "run")
     (small_disk / "run").mkdir()
     write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.1]}})
-    driver = start_until_three_calls_have_ended(tmp_path)
+    driver = start_until(three_calls, "three calls", *paths(tmp_path))
     ballast = small_disk / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
@@ -314,7 +314,6 @@ def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_ag
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(objective, "SECONDS_TO_BEGIN", 4.0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *sys.path]))
     write(tmp_path, objective="own_objective:hangs", epochs=1, trials=4)
     config, run = load_campaign(tmp_path / "objective.yaml"), tmp_path / "run"
     assert isinstance(config, ObjectiveConfig)

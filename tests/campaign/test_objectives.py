@@ -24,12 +24,8 @@ def test_limits_and_costs_are_read_from_the_results(campaign):
         peak = 1.0 + spec.number
         return replace(well(spec), peak_memory_gib=peak, gcds=["0"], metrics=metrics)
 
-    changes = {
-        "objectives": ["val.energy", "seconds"],
-        "constraints": {"peak_memory_gib": 3.5},
-        "rungs": "none",
-    }
-    trials, _ = run(campaign(**changes), machine)
+    changes = {"objectives": ["val.energy", "seconds"], "constraints": {"peak_memory_gib": 3.5}}
+    trials, _ = run(campaign(rungs="none", **changes), machine)
     assert [trial.value for trial in trials] == [10.0 - n for n in range(TRIALS)]
     assert all(trial.values == (trial.value, 1.0) for trial in trials)
     assert [trial.feasible for trial in trials] == [n < 3 for n in range(TRIALS)]

@@ -1,120 +1,99 @@
 """A lost study is made anew from the ledger."""
 
 import errno
+import math
 import random
+from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
-from campaign_cases import CONFIG, write_config
-from phase_cases import SITE
-from rich.console import Console
+from campaign_cases import CONFIG
+from phase_cases import RATES, FakePool, badly, searched, well
 
 from hydragnn_flow.campaign import rebuild
-from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.config import load_config
+from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import Search, TrialRecord, read_trials
+from hydragnn_flow.search import read_trials
 from hydragnn_flow.search.storage import end_of, read_journal
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoints.checkpoint import save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import (
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 SPACE = {
     **CONFIG["search"]["space"],
     "Architecture.num_gaussians": {"int": [8, 40], "when": {"Architecture.mpnn_type": ["SchNet"]}},
 }
+SEARCH: dict[str, Any] = {"trials": 24, "min_epochs": 1, "reduction_factor": 2, "space": SPACE}
+SEARCH["sampler"] = "random"
 
 
-def searched(folder, finish=False, **changes):
-    """A run directory as a driver leaves it that is killed amid 24 trials, four in flight.
+class OneByOne(FakePool):
+    """Segments end one after the other, in any order."""
 
-    Every ninth segment diverges, and every seventh is lost first. With ``finish``, those in flight
-    have ended too.
-    """
-    search = {"trials": 24, "min_epochs": 1, "reduction_factor": 2, "space": SPACE}
-    search |= {"sampler": "random"} | changes
-    config = load_config(write_config(folder, search=search))
-    directory = RunDirectory(folder / "run")
-    directory.record_start(config)
-    driver = Driver(directory, config)
-    while driver.search.asked < config.search.trials or (finish and driver.flying):
-        driver.step()
-    driver.search.close()
-    return directory
+    def __init__(self, machine):
+        super().__init__(machine)
+        self.die = random.Random(5)
+        self.flying: list[tuple[Future[list[SegmentResult]], Future[list[SegmentResult]]]] = []
+
+    def run(self, ranks, node):
+        self.flying.append((Future(), super().run(ranks, node)))
+        return self.flying[-1][0]
+
+    def update(self, demand=0):
+        super().update(demand)
+        if self.flying:
+            later, ended = self.flying.pop(self.die.randrange(len(self.flying)))
+            later.set_result(ended.result())
 
 
 @pytest.fixture
-def remade(store):
+def left(campaign):
+    """The run directory that a driver leaves that is killed amid 24 trials, some in flight.
+
+    Every ninth segment diverges, and every seventh is lost first.
+    """
+
+    def search(**changes):
+        die = random.Random(4)
+
+        def machine(spec):
+            seconds = die.choice([0.1, 0.5, 1.0, math.inf])
+            ended = replace(well(spec), best_val_error=die.random(), seconds=seconds)
+            state = load_checkpoint(spec.checkpoint) | {"network": spec.network.to_json()}
+            save_checkpoint(spec.checkpoint, state)
+            if spec.number == 23:
+                raise KeyboardInterrupt
+            lot = die.randrange(63)
+            if lot % 7 and lot % 9:
+                return ended
+            return badly(spec, "diverged" if lot % 7 else "killed")
+
+        context = campaign(**SEARCH | changes)
+        with pytest.raises(KeyboardInterrupt):
+            searched(TrialPhase(context), OneByOne(machine))
+        return context.directory
+
+    return search
+
+
+@pytest.fixture
+def remade(campaign):
     """As the next driver begins; its configuration names no earlier searches any more."""
-    return partial(made_anew, store)
 
+    def begin(**changes):
+        TrialPhase(campaign(**SEARCH | changes)).search.close()
 
-def made_anew(store, directory):
-    config = load_config(directory.path.parent / "small.yaml")
-    search = config.search.model_copy(update={"warm_start": ()})
-    config = config.model_copy(update={"search": search})
-    directory.check(config)
-    directory.record_start(config)
-    view = CampaignView(Console(quiet=True))
-    TrialPhase(Context(config, SITE, directory, store, "token", view)).search.close()
-
-
-class Driver:
-    """The campaign's loop, with a die for a trainer."""
-
-    def __init__(self, directory, config):
-        self.directory, self.config, self.die = directory, config, random.Random(4)
-        self.search = Search(directory.journal, config.search, config.num_epoch, config.seed)
-        self.flying: list[tuple[TrialRecord, int]] = []
-        self.results: dict[int, list[SegmentResult]] = {}
-
-    def step(self):
-        while len(self.flying) < 4:
-            promoted = self.search.promote()
-            if promoted is not None:
-                self.flying.append((promoted[0], promoted[1] + 1))
-            elif self.search.asked < self.config.search.trials:
-                self.flying.append((self.search.ask(), 0))
-            else:
-                break
-        self.search.commit()
-        for trial, _ in self.flying:
-            network = self.config.network_with(trial.parameters)
-            file = self.directory.trial(trial.number) / "checkpoint-1.pt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if not file.exists():
-                progress = {"epoch": 0, "step": 1}
-                save_checkpoint(file, {"network": network.to_json(), "progress": progress})
-        trial, rung = self.flying.pop(self.die.randrange(len(self.flying)))
-        lot = self.die.randrange(63)
-        if lot % 7 == 0:
-            self.end(trial, rung, status="killed", reason="its node was lost")
-            self.flying.append((trial, rung))
-        elif lot % 9 == 0:
-            result = self.end(trial, rung, status="diverged", reason="loss is NaN")
-            self.search.fail(trial.number, f"{result.status}: {result.reason}")
-        else:
-            result = self.end(trial, rung, status="ok", best_val_error=self.die.random())
-            outcome = outcome_of(self.config.search, self.results[trial.number])
-            if self.search.report(trial.number, rung, outcome) == "goes_on":
-                self.flying.append((trial, rung + 1))
-
-    def end(self, trial, rung, **fields):
-        epochs = (0, *self.search.rungs.epochs(trial.number))
-        fields |= {"from_epoch": epochs[rung], "to_epoch": epochs[rung + 1]}
-        fields |= {"seconds": self.die.random(), "parameters": trial.parameters}
-        result = SegmentResult(kind="trial", number=trial.number, rung=rung, **fields)
-        self.results.setdefault(trial.number, []).append(result)
-        self.directory.record([result])
-        return result
+    return begin
 
 
 def trials(directory):
@@ -136,61 +115,70 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", RULES.values(), ids=RULES)
-def test_the_study_of_a_killed_driver_is_what_its_ledger_says(tmp_path, remade, changes):
-    directory = searched(tmp_path, **changes)
+def test_the_study_of_a_killed_driver_is_what_its_ledger_says(left, remade, changes, caplog):
+    """Trials that took infinitely long have failed there too, where that is an objective."""
+    directory = left(**changes)
     before, ledger = trials(directory), directory.segments.read_bytes()
     assert {trial["state"].name for trial in before} >= {"COMPLETE", "FAIL", "RUNNING"}
+    failed = [trial["user_attrs"] for trial in before if trial["state"].name == "FAIL"]
+    assert any("inf)" in why["reason"] for why in failed) is ("objectives" in changes), failed
     directory.journal.unlink()
-    remade(directory)
+    with caplog.at_level("INFO", "hydragnn_flow"):
+        remade(**changes)
+    assert f"{directory.journal}: was missing; made anew from segments.jsonl, 24" in caplog.text
     assert len(before) == 24
     assert trials(directory) == before
     assert directory.segments.read_bytes() == ledger
     assert not list(directory.path.glob(".study*"))
 
 
-def test_trials_that_wait_for_promotion_still_do(tmp_path, remade):
-    directory = searched(tmp_path, finish=True, rungs="promotion")
+def test_trials_that_wait_for_promotion_still_do(left, remade):
+    directory = left(rungs="promotion")
     before = trials(directory)
-    assert "RUNNING" in {trial["state"].name for trial in before}
+    waiting = [trial for trial in before if trial["intermediate_values"]]
+    assert "RUNNING" in {trial["state"].name for trial in waiting}
     directory.journal.unlink()
-    remade(directory)
-    assert trials(directory) == before
+    remade(rungs="promotion")
+    after, again = trials(directory), 0
+    for trial, same in zip(before, after, strict=True):
+        marks = [one["user_attrs"].pop("passed", -1) for one in (trial, same)]
+        again += marks[0] - marks[1]
+    assert after == before
+    assert 0 <= again <= 4, "promotions that were on their way are made again, and no others"
 
 
-def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path, remade):
+def test_without_parameters_in_the_ledger_the_folders_have_them(left, remade):
     # HydraGNN's empty word, which a checked network leaves out.
-    attention = {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
-    directory = searched(tmp_path, space=SPACE | attention)
+    space = RATES | {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
+    directory = left(space=space)
     before = trials(directory)
     results = list(directory.results())
     directory.segments.unlink()
     directory.record([replace(result, parameters={}) for result in results])
-    (directory.trial(3) / "checkpoint-1.pt").write_bytes(b"damaged")
+    in_flight = max({trial["number"] for trial in before} - {one.number for one in results})
+    checkpoints(directory.trial(in_flight))[0].write_bytes(b"damaged")
     directory.journal.unlink()
-    remade(directory)
-    after, lost = trials(directory), read_trials(directory.path)[3]
-    assert after[:3] + after[4:] == before[:3] + before[4:]
+    remade(space=space)
+    after, lost = trials(directory), read_trials(directory.path)[in_flight]
     assert lost.state == "failed" and lost.reason.startswith("lost: ")
+    assert after.pop(in_flight)["number"] == before.pop(in_flight)["number"]
+    assert after == before
 
 
-def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path, remade):
-    (tmp_path / "earlier").mkdir()
-    earlier = searched(tmp_path / "earlier")
+def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path, left, remade):
+    earlier = left().path.rename(tmp_path / "earlier")
     enqueue = [{"Architecture.hidden_dim": 7}, {"Training.batch_size": 2}]
-    directory = searched(tmp_path, warm_start=[str(earlier.path)], enqueue=enqueue, trials=20)
+    directory = left(warm_start=[str(earlier)], enqueue=enqueue)
     before = trials(directory)
     directory.journal.unlink()
-    remade(directory)
-    assert trials(directory) == before
-    config = load_config(tmp_path / "small.yaml")
-    Search(directory.journal, config.search, config.num_epoch, config.seed).close()
-    assert trials(directory) == before  # nothing was enqueued again
+    for _ in range(2):
+        remade(enqueue=enqueue)
+        assert trials(directory) == before, "something was enqueued again"
 
 
-def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(tmp_path):
-    directory = searched(tmp_path)
-    whole = directory.journal.read_bytes()
-    config = load_config(tmp_path / "small.yaml")
+def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(tmp_path, left):
+    directory = left()
+    whole, config = directory.journal.read_bytes(), directory.config()
     assert rebuild_study(directory, config.search) == 0
     assert directory.journal.read_bytes() == whole
     new = RunDirectory(tmp_path / "new")
@@ -199,45 +187,36 @@ def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(tm
     assert not new.journal.exists()
 
 
-def test_a_rebuilding_that_was_killed_is_done_again(tmp_path, remade, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def killed(*arguments):
-        raise Killed
-
-    directory = searched(tmp_path)
+def test_a_rebuilding_that_was_killed_is_done_again(left, remade, monkeypatch):
+    directory = left()
     before = trials(directory)
     directory.journal.unlink()
     with monkeypatch.context() as killing:
-        killing.setattr(rebuild, "_from_folder", killed)
+        killing.setattr(rebuild, "_from_folder", Mock(side_effect=KeyboardInterrupt))
         killing.setattr(Path, "unlink", lambda *arguments, **options: None)
-        with pytest.raises(Killed):
-            remade(directory)
+        with pytest.raises(KeyboardInterrupt):
+            remade()
     assert not directory.journal.exists()
     assert list(directory.path.glob(".study*"))
-    remade(directory)
+    remade()
     assert trials(directory) == before
     assert not list(directory.path.glob(".study*"))
 
 
-def test_a_study_is_made_anew_though_its_end_cannot_be_written(tmp_path, remade, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    directory = searched(tmp_path)
+def test_a_study_is_made_anew_though_its_end_cannot_be_written(left, remade, monkeypatch):
+    directory = left()
     before = trials(directory)
     directory.journal.unlink()
     end_of(directory.journal).write_text("12\n")  # of the study that is lost
-    monkeypatch.setattr("hydragnn_flow.search.storage.write_text", full)
-    remade(directory)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("hydragnn_flow.search.storage.write_text", Mock(side_effect=full))
+    remade()
     assert trials(directory) == before
 
 
-def test_another_search_is_refused_though_the_study_is_lost(tmp_path, remade):
-    directory = searched(tmp_path)
+def test_another_search_is_refused_though_the_study_is_lost(left):
+    directory = left()
     directory.journal.unlink()
     directory.store.mkdir()
-    write_config(tmp_path, search={**CONFIG["search"], "space": SPACE, "trials": 24})
     with pytest.raises(InputError, match="belongs to another configuration"):
-        remade(directory)
+        directory.check(RunConfig.model_validate(CONFIG))

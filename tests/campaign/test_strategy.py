@@ -85,7 +85,8 @@ def test_nothing_shares_a_gcd_with_what_is_timed(campaign):
 
 
 @pytest.mark.parametrize(
-    ("objective", "value"), [("throughput", 40.0), ("seconds", 50.0), ("joules", 300.0)]
+    ("objective", "value"),
+    [("throughput", 80 / 2), ("seconds", 1000 * 4 / 80), ("joules", 1000 * 24 / 80)],
 )
 def test_segments_of_a_trial_count_together(campaign, objective, value):
     """Costs are those of a thousand structures, and of all GCDs."""
@@ -105,8 +106,7 @@ def test_segments_of_a_trial_count_together(campaign, objective, value):
 
     changes = {**ALONE, "objectives": [objective], "trials": 1}
     trials, _ = run(campaign(resources={"gcds": 1}, **changes), machine)
-    expected = {"throughput": 80 / 2, "seconds": 1000 * 4 / 80, "joules": 1000 * 24 / 80}
-    assert expected[objective] == value
+
     assert trials[0].value == pytest.approx(value)
 
 

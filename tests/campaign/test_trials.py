@@ -55,13 +55,9 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(campaign, launch_s
     context = campaign(trials=10)
     change_gcd(context, most_segments=4, launch_seconds=launch_seconds, step_seconds=0.0)
     before: list[int] = []
-
-    class Counting(FakePool):
-        def update(self, demand=0):
-            before.append(phase.search.asked)
-
-    phase = TrialPhase(context)
-    searched(phase, Counting(well))
+    phase, pools = TrialPhase(context), FakePool(well)
+    pools.update = lambda demand: before.append(phase.search.asked)
+    searched(phase, pools)
     assert before[:2] == [0, asked]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Machine:
         self.excluded: list[str] = []
         self.takes_cancels = True
         self.refuses, self.refusal = "", Refused
+        self.changed: Callable[[], None] = lambda: None
+        """Called whenever workers come, change or go: a pool looks at them."""
 
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
@@ -66,11 +69,19 @@ class Machine:
         for node in range(nodes):
             name = f"node{2 * block + node}-abc"
             self.connected[name] = Manager(name, str(block), GCDS, tasks, idle, False, False)
+        self.changed()
 
-    def change(self, **facts: Any) -> None:
-        self.connected = {
-            name: manager._replace(**facts) for name, manager in self.connected.items()
-        }
+    def change(self, *nodes: str, **facts: Any) -> None:
+        """Of some nodes, or of all."""
+        for name in [f"{node}-abc" for node in nodes] or [*self.connected]:
+            self.connected[name] = self.connected[name]._replace(**facts)
+        self.changed()
+
+    def lose(self, *nodes: str) -> None:
+        """Some nodes, or all."""
+        for name in [f"{node}-abc" for node in nodes] or [*self.connected]:
+            del self.connected[name]
+        self.changed()
 
 
 class AtOnce:
@@ -96,7 +107,6 @@ def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
     for block in range(number):
         submit(pool)
         machine.connect(block, tasks)
-    pool.refresh()
 
 
 def listed(pool: Blocks, state: Any) -> None:

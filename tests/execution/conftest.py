@@ -83,4 +83,6 @@ def machine(tmp_path: Path) -> Machine:
 def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
     for name in ("idle", "without_workers", "each_node", "fruitless"):
         monkeypatch.setattr(WAITS, name, 0.0)
-    return Blocks("here", machine, AtOnce(), GCDS, "pending")
+    blocks = Blocks("here", machine, AtOnce(), GCDS, "pending")
+    machine.changed = blocks.refresh
+    return blocks

@@ -16,9 +16,10 @@ from hydragnn_flow.execution.workers.worker import call_off
 from hydragnn_flow.segment import read_segment
 
 
-def run(spec: dict[str, Any], rank: dict[str, Any], interface: str | None) -> None:
-    (result,) = run_ranks(replace(NODE, interface=interface), [Rank(read_segment(spec), **rank)])
-    print(json.dumps(result.to_dict()), flush=True)
+def run(spec: dict[str, Any], ranks: list[dict[str, Any]], interface: str | None) -> None:
+    group = [Rank(read_segment(spec), **rank) for rank in ranks]
+    results = run_ranks(replace(NODE, interface=interface), group)
+    print(json.dumps([result.to_dict() for result in results]), flush=True)
 
 
 for line in sys.stdin:
@@ -26,5 +27,5 @@ for line in sys.stdin:
     if "call off" in message:
         call_off(*message["call off"])
         continue
-    rank_module.SECONDS_TO_MEET = message["rank"].pop("seconds_to_meet", 300.0)
+    rank_module.SECONDS_TO_MEET = message["ranks"][0].pop("seconds_to_meet", 300.0)
     threading.Thread(target=run, kwargs=message).start()

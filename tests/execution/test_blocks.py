@@ -1,6 +1,5 @@
 """How many blocks a pool needs, which it gives back, what it believes and logs of them."""
 
-import logging
 import time
 
 from block_cases import GCDS, NODES, have, listed, submit
@@ -18,7 +17,6 @@ def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool, machine, monkeypatc
     submit(pool)
     assert (pool.standing, pool.needed) == (1, 2)  # a block that waits counts already
     machine.connect(0, nodes=1)
-    pool.refresh()
     pool.demand = 8
     assert pool.needed == 1
     monkeypatch.setattr(WAITS, "connect", 0.0)
@@ -31,8 +29,7 @@ def test_hosts_are_the_nodes_that_take_tasks(pool, machine):
     have(pool, machine, 2)
     everywhere = [Host(f"node{node}-abc", str(node // NODES)) for node in range(4)]
     assert (pool.workers, pool.hosts()) == (16, everywhere)
-    machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(draining=True)
-    pool.refresh()
+    machine.change("node0", draining=True)
     assert (pool.workers, pool.hosts()) == (12, everywhere[1:])
     pool.lost(everywhere[3].name)
     assert (pool.workers, pool.hosts()) == (8, everywhere[1:3])
@@ -47,12 +44,10 @@ def test_a_block_takes_no_more_tasks_when_its_end_is_near(pool, machine):
         pool.record_states({block.job.number: JobState("running", ends=now + left)})
     assert {host.ends for host in pool.hosts()} == {now + 89.0, now + 91.0}
     machine.change(tasks=1)
-    pool.refresh()
     assert {host.ends for host in pool.hosts()} == {now + 91.0}
     assert pool.standing == 1, "another is asked for in its place"
     assert not machine.cancelled, "what is at work ends by itself"
     machine.change(tasks=0)
-    pool.refresh()
     assert machine.cancelled == [pool.blocks[0].job.number]
     # A scheduler that says nothing of it any more leaves it as it was.
     pool.record_states({pool.blocks[1].job.number: JobState("running")})
@@ -72,10 +67,8 @@ def test_a_block_that_was_just_given_work_is_not_idle(pool, machine):
 
 def test_blocks_that_do_least_are_given_back_first(pool, machine):
     have(pool, machine, 2, tasks=1)
-    for name in ("node2-abc", "node3-abc"):
-        machine.connected[name] = machine.connected[name]._replace(tasks=0)
     submit(pool)
-    pool.refresh()
+    machine.change("node2", "node3", tasks=0)
     pool.shrink(3)
     pool.refresh()
     assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
@@ -117,8 +110,7 @@ def test_a_cancellation_that_was_not_heard_is_repeated(pool, machine):
 def test_a_job_whose_workers_are_gone_is_cancelled_and_again_at_the_end(pool, machine):
     machine.takes_cancels = False
     have(pool, machine, 1)
-    machine.connected.clear()
-    pool.refresh()
+    machine.lose()
     time.sleep(0.01)
     pool.refresh()
     assert machine.cancelled == ["100"] and pool.total == 0
@@ -132,9 +124,8 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(pool, mach
     submit(pool)
     pool.shrink(1)
     pool.collect()
-    machine.connect(0)
     pool.request(1)
-    pool.refresh()
+    machine.connect(0)
     assert not machine.connected["node0-abc"].held  # it might be the job just asked for
     pool.collect()
     pool.refresh()
@@ -146,8 +137,7 @@ def test_blocks_that_wait_for_the_store_are_kept_though_some_of_their_nodes_did_
 ):
     have(pool, machine, 1)
     machine.connect(0, idle=1000.0)
-    del machine.connected["node1-abc"]
-    pool.refresh()
+    machine.lose("node1")
     monkeypatch.setattr(WAITS, "connect", 0.0)
     monkeypatch.setattr(WAITS, "idle", 20.0)
     pool.demand = 2 * GCDS
@@ -168,32 +158,10 @@ def test_last_words_are_the_jobs_own(tmp_path):
     assert "TIME LIMIT" in last_words(errors)
 
 
-def test_the_life_of_a_block_is_logged_with_its_reasons(pool, machine, caplog):
-    caplog.set_level(logging.INFO, "hydragnn_flow")
-    pool.demand = 9
-    have(pool, machine, 1)
-    machine.connected.pop("node1-abc")
-    for _ in range(3):  # nothing new, and so not a word
-        pool.refresh()
-    pool.demand = 0
-    pool.shrink(1)
-    pool.refresh()
-    pool.collect()
-    assert caplog.messages == [
-        "asks for 1 block: work for 9 workers, 0 blocks work or wait",
-        "block 0 (job 100) is submitted",
-        "block 0 (job 100) has its first workers, 0 s old, on node0, node1",
-        "block 0 (job 100) has lost nodes, which give no sign of life: node1",
-        "block 0 (job 100) is given back: there is work for 0 workers",
-        "block 0 (job 100) is cancelled, 0 s old",
-    ]
-
-
-def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, caplog):
+def test_what_is_missing_of_a_block_is_told_once(pool, machine, caplog):
     caplog.set_level(NOTICE, "hydragnn_flow")
     submit(pool)
     machine.connect(0, nodes=1)
-    pool.refresh()
     assert caplog.messages == []
     assert pool.blocks[0].connected is not None
     pool.blocks[0].connected -= WAITS.connect + 5
@@ -205,7 +173,7 @@ def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, cap
     )
     assert caplog.messages == [incomplete]
     pool.record_states({"100": JobState("running", "suspended")})
-    machine.connected.clear()
+    machine.lose()
     for _ in range(3):
         pool.refresh()
     lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
@@ -218,10 +186,8 @@ def test_nodes_and_blocks_that_leave_as_their_job_ends_are_not_called_lost(pool,
     have(pool, machine, 1, tasks=1)
     block, now = pool.blocks[0], time.monotonic()
     block.entered, block.ends = now - 3600.0, now + 92.0  # two seconds more than nodes drain
-    del machine.connected["node1-abc"]
-    pool.refresh()
-    machine.connected.clear()
-    pool.refresh()
+    machine.lose("node1")
+    machine.lose()
     assert block.gone is not None and caplog.messages == []
 
 

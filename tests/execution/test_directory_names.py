@@ -51,12 +51,8 @@ def test_a_name_that_is_taken_stands_for_itself_wherever_parsl_puts_it(name):
     text = str(path)
     assert text.format().format() == text
     assert string.Template(text).substitute() == text
-    said = subprocess.run(
-        ["bash", "-c", f"printf '[%s]' --logdir={text} {text}"],
-        stdout=subprocess.PIPE,
-        check=True,
-        cwd="/",
-    ).stdout
+    command = f"printf '[%s]' --logdir={text} {text}"
+    said = subprocess.check_output(["bash", "-c", command], cwd="/")
     assert os.fsdecode(said) == f"[--logdir={text}][{text}]"
 
 

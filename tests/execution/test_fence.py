@@ -5,6 +5,7 @@ import os
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from segment_cases import make_spec
@@ -40,10 +41,8 @@ def test_a_second_driver_is_refused_by_name(tmp_path, monkeypatch):
 
 
 def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", flock)
+    error = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=error))
     with (
         pytest.raises(InputError, match=r"cannot lock files \(No locks available\); choose"),
         sole_driver(tmp_path),
@@ -75,10 +74,8 @@ def test_a_token_that_is_no_other_drivers_stops_nobody(tmp_path, content):
 
 
 def test_a_disk_that_does_not_answer_says_nothing(tmp_path, monkeypatch):
-    def stat(*_, **__):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
-    monkeypatch.setattr(Path, "stat", stat)
+    error = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    monkeypatch.setattr(Path, "stat", Mock(side_effect=error))
     with pytest.raises(OSError, match="Stale"):
         DriverFile(tmp_path).check("mine")
 

@@ -23,16 +23,13 @@ def test_only_blocks_that_were_for_nothing_count_against_a_site(pool, machine, m
     for number in range(2 * patience.MOST_FRUITLESS):
         submit(pool)
         machine.connect(number, tasks=0 if work == "none came" else 1)
-        pool.refresh()
         if work == "a task was done":
             pool.worked(str(number))
         if work == "a checkpoint":
             pool.worked(f"node{NODES * number}-abc")
         if work == "it drained":
             machine.change(draining=True)
-            pool.refresh()
-        machine.connected.clear()
-        pool.refresh()
+        machine.lose()
         listed(pool, "ended")
     assert pool.total == 0
 
@@ -41,9 +38,7 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
     def lose_another():
         submit(pool)
         machine.connect(len(machine.launched) - 1, tasks=1)
-        pool.refresh()
-        machine.connected.clear()
-        pool.refresh()
+        machine.lose()
         listed(pool, "ended")
 
     lose_another()
@@ -158,7 +153,6 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
     spoil(health, "node2", "node3")
     submit(pool)
     machine.connect(1)
-    pool.refresh()
     pool.keep_off(health)
     pool.refresh()
     pool.collect()
@@ -172,13 +166,11 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
 def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(pool, machine, monkeypatch):
     monkeypatch.setattr(WAITS, "connect", 0.0)
     have(pool, machine, 1, tasks=1)
-    del machine.connected["node1-abc"]
-    pool.refresh()
+    machine.lose("node1")
     pool.demand = 2 * GCDS
     pool.renew()
     assert pool.workers == GCDS  # something is at work, and may be followed by more of its kind
     machine.change(tasks=0)
-    pool.refresh()
     pool.demand = GCDS
     pool.renew()
     assert pool.workers == GCDS
@@ -198,11 +190,10 @@ def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(pool, mac
     def come_with_one():
         submit(pool)
         machine.connect(len(machine.launched) - 1, nodes=1)
-        pool.refresh()
         pool.renew()
         pool.refresh()
         pool.collect()
-        machine.connected.clear()
+        machine.lose()
 
     come_with_one()
     come_with_one()
@@ -224,8 +215,6 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool, machine):
 
 def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool, machine):
     have(pool, machine, 2)
-    del machine.connected["node0-abc"], machine.connected["node2-abc"]
-    del machine.connected["node3-abc"]
-    pool.refresh()
+    machine.lose("node0", "node2", "node3")
     assert pool.was_lost_alone("node0-abc")
     assert not pool.was_lost_alone("node2-abc")

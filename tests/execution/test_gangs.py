@@ -53,9 +53,10 @@ class Worker:
             text=True,
         )
 
-    def send(self, spec, interface="", **rank):
-        asked = {"spec": spec.to_dict(), "rank": {"gcd": 0, "nodes": 2} | rank}
-        self._say(asked | {"interface": self.interface if interface == "" else interface})
+    def send(self, spec, each=1, number=0, **rank):
+        """So many ranks of a segment, on GCDs one after the other."""
+        places = [{"number": number + k, "gcd": k, "nodes": 2} | rank for k in range(each)]
+        self._say({"spec": spec.to_dict(), "ranks": places, "interface": self.interface})
 
     def call_off(self, spec, reason):
         self._say({"call off": [spec.attempt, reason]})
@@ -68,7 +69,13 @@ class Worker:
     def result(self):
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], PATIENCE)[0], "it was left waiting"
-        return SegmentResult(**json.loads(self.process.stdout.readline()))
+        return merged([SegmentResult(**one) for one in json.loads(self.process.stdout.readline())])
+
+    def listens_on(self):
+        """Addresses of its machine, as Linux writes them, on which anybody listens."""
+        net = Path(f"/proc/{self.process.pid}/net")
+        rows = [row for file in ("tcp", "tcp6") for row in (net / file).read_text().splitlines()]
+        return {row.split()[1].partition(":")[0] for row in rows if row.split()[3] == "0A"}
 
     @property
     def trainers(self):
@@ -99,8 +106,7 @@ def nodes():
     made = []
     try:
         for name in names:
-            made_it = subprocess.run(["ip", "netns", "add", name], capture_output=True)
-            if made_it.returncode:
+            if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
                 yield []
                 return
             made.append(name)
@@ -110,13 +116,9 @@ def nodes():
             ip("-n", name, "address", "add", f"10.178.0.{number}/24", "dev", "hsn0")
             for interface in ("lo", "hsn0"):
                 ip("-n", name, "link", "set", interface, "up")
-        yield [
-            [
-                *("ip", "netns", "exec", name, "unshare", "--uts"),
-                *("sh", "-c", f'hostname {name}; exec "$@"', "sh"),
-            ]
-            for name in names
-        ]
+        as_host = [["sh", "-c", f'hostname {name}; exec "$@"', "sh"] for name in names]
+        inside = [["ip", "netns", "exec", name, "unshare", "--uts"] for name in names]
+        yield [[*node, *host] for node, host in zip(inside, as_host, strict=True)]
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "delete", name], check=False)
@@ -124,13 +126,6 @@ def nodes():
 
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
-
-
-@pytest.fixture
-def apart(nodes):
-    if not nodes:
-        pytest.skip("needs root and iproute2, for network namespaces")
-    return nodes
 
 
 @pytest.fixture(scope="module")
@@ -155,26 +150,29 @@ def gang(folder, store, epochs, **changes):
     return make_spec(folder, store, epochs, attempt=uuid.uuid4().hex, **changes)
 
 
-def send(workers, spec, **group):
-    """One rank to each of some workers."""
-    for rank, worker in enumerate(workers):
-        worker.send(spec, number=rank, **{"world": len(workers), **group})
+def send(workers, spec, each=1, **group):
+    """So many ranks to each of some workers."""
+    for place, worker in enumerate(workers):
+        worker.send(spec, each, number=each * place, world=each * len(workers), **group)
 
 
-def test_a_gang_of_two_workers_equals_one_process(tmp_path, alloy_store, nodes, workers):
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_gang_of_two_workers_equals_one_process(tmp_path, alloy_store, nodes, workers, each):
     spec = gang(tmp_path / "gang", alloy_store, 3, kind="member")
     spec.folder.rmdir()  # a driver leaves it to the first who needs it
-    send(workers, spec)
+    send(workers, spec, each)
     group_results = [worker.result() for worker in workers]
     result = merged(group_results)
     assert (result.status, result.to_epoch) == ("ok", 3), result.reason
-    other = result.gcds[1].rpartition("/")[0]
-    assert result.gcds == ["0", f"{other}/0" if nodes else "0"]
+    other = result.gcds[-1].rpartition("/")[0]
+    gcds = [str(gcd) for gcd in range(each)]
+    assert result.gcds == gcds + [f"{other}/{gcd}" if nodes else gcd for gcd in gcds]
     assert (other not in ("", result.node)) is bool(nodes)
     assert result.cpu_seconds == sum(group_result.cpu_seconds for group_result in group_results)
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 3))
     np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
     assert group_results[0].history == group_results[1].history
+    assert not nodes or not any(worker.listens_on() for worker in workers), "they go on listening"
 
 
 def test_a_gang_saves_before_its_deadline(tmp_path, alloy_store, workers):
@@ -196,12 +194,14 @@ def test_a_gang_saves_before_its_deadline(tmp_path, alloy_store, workers):
     assert group_results[0].reason.endswith(said)
 
 
-def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
-    tmp_path, alloy_store, workers
+def test_ranks_listen_on_their_interface_alone_and_a_killed_one_ends_all_groups_until_sent_again(
+    tmp_path, alloy_store, nodes, workers
 ):
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     checkpoint(spec.folder)
+    if nodes:  # 10.178.0.1 and 10.178.0.2
+        assert [worker.listens_on() for worker in workers] == [{"0100B20A"}, {"0200B20A"}]
     workers[1].trainers[0].kill()
     group_results = [worker.result() for worker in workers]
     result = merged(group_results)
@@ -368,27 +368,3 @@ def test_ranks_that_cannot_meet_say_why(tmp_path, monkeypatch, rank, interface, 
         (tmp_path / rendezvous_module.FILE).write_text(json.dumps(place))
     with pytest.raises(error, match=said), meet(tmp_path, rank, 0.1, interface=interface):
         pass
-
-
-@pytest.mark.slow  # where its ranks listen; that they meet and learn the same is tested below
-def test_ranks_on_two_nodes_meet_on_their_interface_alone(tmp_path, alloy_store, apart):
-    """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
-    spec = gang(tmp_path / "gang", alloy_store, 2)
-    rendezvous = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}
-    here = [tmp_path / "node0", tmp_path / "node1"]
-    for folder in here:
-        folder.mkdir()
-    ranks = []
-    for rank in range(4):
-        place = {"here": str(here[rank // 2])} | ({"folder": None} if rank % 2 else {})
-        asked = json.dumps([spec.to_dict(), rendezvous | place, rank, 4])
-        command = [*apart[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
-        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    answers = [json.loads(rank.communicate(timeout=PATIENCE)[0]) for rank in ranks]
-    for rank, answer in enumerate(answers):
-        assert answer["total"] == 1 + 2 + 3 + 4
-        assert answer["weights"] == answers[0]["weights"]
-        assert answer["listening"] == [f"10.178.0.{rank // 2 + 1}"]
-        assert answer["listening_after"] == []
-    alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
-    np.testing.assert_allclose(answers[0]["history"], alone.history, rtol=1e-5)

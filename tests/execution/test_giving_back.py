@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pool_cases import PATIENCE, site, update_until
@@ -129,13 +130,9 @@ def test_a_disk_that_is_away_is_no_reason_to_stop(tmp_path, quiet, install, monk
     install("squeue", "true")
     with Pool(SLURM, tmp_path / "run" / "parsl") as pools:
         for name in ("glob", "stat", "exists", "iterdir", "read_text"):
-            monkeypatch.setattr(Path, name, _away)
+            monkeypatch.setattr(Path, name, Mock(side_effect=OSError(116, "Stale file handle")))
         pools._states = pools._scheduler_thread.submit(pools._ask_states, ["101"])
         assert pools._states.result(PATIENCE) == {"101": JobState("ended")}
-
-
-def _away(*_, **__):
-    raise OSError(116, "Stale file handle")
 
 
 def test_bad_nodes_are_remembered_by_the_next_driver(tmp_path, quiet, monkeypatch):

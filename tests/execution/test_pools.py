@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from trainer_cases import until
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Rank, Site, load_site
+from hydragnn_flow.execution.pools import agent
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.execution.pools.pool import Pool
@@ -192,7 +194,8 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(pools, 
     monkeypatch.setattr(WAITS, "idle", 1.0)
     assert pools.submit(abs, -1).result(PATIENCE) == 1
     group = group_of(pools, nodes[0])
-    _agents(group)[0].kill()
+    in_block = [one for one in psutil.process_iter() if os.getpgid(one.pid) == group]
+    next(one for one in in_block if one.cmdline()[1:3] == ["-m", agent.__name__]).kill()
     update_until(pools, lambda: pools.workers() <= 2, 4)
     with monkeypatch.context() as patch:  # the other node has had its time to connect
         patch.setattr(WAITS, "connect", 0.0)
@@ -244,10 +247,8 @@ def test_tasks_go_to_the_node_that_is_chosen(pools, nodes):
 def test_results_that_nobody_receives_any_more_stop_the_campaign(pools, monkeypatch):
     """The last test of these pools, which are of no use afterwards."""
 
-    def deserialize(*_):
-        raise MemoryError("ulimit -v of a login node")
-
-    monkeypatch.setattr(parsl_executor, "deserialize", deserialize)
+    full = MemoryError("ulimit -v of a login node")
+    monkeypatch.setattr(parsl_executor, "deserialize", Mock(side_effect=full))
     task = pools.submit(abs, -1)
     with pytest.raises(CampaignStopped, match="receives the results has ended"):
         update_until(pools, task.done, 4)
@@ -315,13 +316,3 @@ def test_ctrl_c_does_not_keep_blocks_from_being_cancelled(tmp_path, state):
     signal.signal(signal.SIGINT, before)
     until(lambda: has_ended(group))
     assert read_workers(tmp_path)["blocks"][0]["state"] == "ended"
-
-
-def _agents(group):
-    """The agents of a block's nodes."""
-    module = ["-m", "hydragnn_flow.execution.pools.agent"]
-    return [
-        process
-        for process in psutil.process_iter()
-        if os.getpgid(process.pid) == group and process.cmdline()[1:3] == module
-    ]

@@ -6,6 +6,7 @@ import signal
 import socket
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from segment_cases import make_spec, network_with
@@ -130,10 +131,8 @@ def test_idle_processes_make_room_for_what_needs_the_memory(monkeypatch):
 
 
 def test_a_node_without_room_for_where_ranks_meet_is_named(tmp_path, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(worker_module.tempfile, "TemporaryDirectory", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(worker_module.tempfile, "TemporaryDirectory", Mock(side_effect=full))
     spec = make_spec(tmp_path / "t", None, 1, attempt="a")
     results = run_ranks(NODE, [Rank(spec, k, 2, gcd=k) for k in range(2)])
     assert [result.status for result in results] == ["refused", "refused"]

@@ -3,8 +3,8 @@
 import errno
 import os
 import shutil
-from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -27,7 +27,6 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers.worker import release
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
@@ -105,27 +104,15 @@ def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(tmp_path, all
     assert resumed.status == "ok"
 
 
-@pytest.fixture
-def damaged_store(tmp_path, alloy_store):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_damaged_store_is_no_fault_of_a_trial_and_ends_all_ranks(tmp_path, alloy_store, ranks):
     """It opens, and its data are not those that were written."""
     path = tmp_path / "damaged.gs"
     shutil.copytree(alloy_store.path, path)
     payload = path / "shard-00000.bp" / "data.0"
     payload.write_bytes(bytes(byte ^ 0xFF for byte in payload.read_bytes()))
-    return GraphStore.open(path)
-
-
-def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path, damaged_store):
-    spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
-    result = run_alone(Rank(spec))
-    assert result.status == "refused"
-    assert "data.0 has changed since it was written" in result.reason
-
-
-@pytest.mark.slow  # of one rank above; that all end for the fault of one, too
-def test_a_damaged_store_ends_all_ranks(tmp_path, damaged_store):
-    spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
-    result = run_on_two(spec)
+    spec = make_spec(tmp_path / "t", GraphStore.open(path), 1, kind="member", mode="random")
+    result = run_on_two(spec) if ranks == 2 else run_alone(Rank(spec))
     assert result.status == "refused"
     assert "data.0 has changed since it was written" in result.reason
 
@@ -136,20 +123,12 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
 ):
     """A group that is `interrupted` is taken to end together with all others."""
 
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(answers, "run_segment", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(answers, "run_segment", Mock(side_effect=full))
     monkeypatch.setattr(answers, "join", lambda *_: None)
     monkeypatch.setattr(answers, "setproctitle", lambda title: None)
-    spec = make_spec(tmp_path / "trial", alloy_store, 1)
-    request = {
-        "spec": spec.to_dict(),
-        "rank": 0,
-        "world": ranks,
-        "device": "cpu",
-        "rendezvous": None,
-    }
+    place = {"rank": 0, "world": ranks, "device": "cpu", "rendezvous": None}
+    request = place | {"spec": make_spec(tmp_path / "trial", alloy_store, 1).to_dict()}
     result = answers._answer(request, answers._Asked(), lambda message: None)
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
@@ -172,21 +151,15 @@ CHEAP: dict[str, Any] = {
 }
 
 
-def fused_rank(folder, store):
-    network = network_with(**CHEAP)
-    specs: list[SegmentSpec] = []
-    for number in range(8):
-        spec = make_spec(
-            folder / str(number), store, LONG, network=network, seed=number, number=number
-        )
-        specs.append(replace(spec, attempt=f"of{number}"))
-    return Rank(specs[0], gcd=0, fused=tuple(specs[1:]))
-
-
 def test_fused_segments_stop_together_each_with_a_checkpoint_of_its_own_and_die_with_their_process(
     tmp_path, alloy_store
 ):
-    rank = fused_rank(tmp_path, alloy_store)
+    network = network_with(**CHEAP)
+    specs = []
+    for n in range(8):
+        own = {"number": n, "seed": n, "attempt": f"of{n}"}
+        specs.append(make_spec(tmp_path / str(n), alloy_store, LONG, network=network, **own))
+    rank = Rank(specs[0], gcd=0, fused=tuple(specs[1:]))
     running = Running([rank])
     checkpoint(rank.specs[-1].folder)
     release(rank.spec.attempt)

@@ -2,7 +2,6 @@
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -24,29 +23,17 @@ from hydragnn_flow.execution.site_probe import has_plugin
 pytestmark = pytest.mark.xdist_group("processes")
 
 CORE = str(min(os.sched_getaffinity(0)))
-NODE = Node(
-    gcds=("0", "1"),
-    gcd=guessed_gcd("cpu", 1.0),
-    cores_per_gcd=1,
-    device="cpu",
-    cores=(CORE, CORE),
-    interface="lo",
-)
-
-
+NODE = Node(("0", "1"), guessed_gcd("cpu", 1.0), 1, "cpu", cores=(CORE, CORE), interface="lo")
 CHECKS = "hydragnn_flow.execution.site_probe:"
 
 
 def probed(node, request):
     """What is reported of each GCD."""
-    with ThreadPoolExecutor(len(node.gcds)) as pool:
-        ends = pool.map(
-            lambda gcd: called(f"{CHECKS}probe", request, gcd, node), range(len(node.gcds))
-        )
-    return [
-        check._known(end, gcd) | check._answer(end)
-        for end, gcd in zip(ends, node.gcds, strict=True)
-    ]
+    reports = []
+    for number, gcd in enumerate(node.gcds):
+        end = called(f"{CHECKS}probe", request, number, node)
+        reports.append(check._known(end, gcd) | check._answer(end))
+    return reports
 
 
 def test_every_gcd_says_what_it_has(alloy_store, tmp_path, monkeypatch):

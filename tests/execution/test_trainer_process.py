@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -108,12 +109,7 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(tmp_path, alloy_
 
 def test_a_trainer_that_cannot_come_back_costs_no_result(tmp_path, alloy_store, monkeypatch):
     (warm,) = run_together([make_spec(tmp_path / "w", alloy_store, 1)])
-    asked: list[object] = []
-
-    def start(*place):
-        asked.append(place)
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
+    start = Mock(side_effect=OSError(errno.EAGAIN, "Resource temporarily unavailable"))
     call = TrainerProcess.call
 
     def last(self, *request):
@@ -125,14 +121,13 @@ def test_a_trainer_that_cannot_come_back_costs_no_result(tmp_path, alloy_store, 
         patch.setattr(Trainers, "_start", start)
         patch.setattr(TrainerProcess, "call", last)
         result = run_alone(Rank(make_spec(tmp_path / "t", alloy_store, 1), gcd=0))
-    assert (warm.status, result.status, len(asked)) == ("ok", "ok", 1)
+    assert (warm.status, result.status, start.call_count) == ("ok", "ok", 1)
     assert run_alone(Rank(make_spec(tmp_path / "t", alloy_store, 2), gcd=0)).status == "ok"
 
 
 WORKER = """
 import json, sys, time
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.trainer_process import Trainers
 trainer = TrainerProcess({})
 spec = json.loads(sys.argv[1])
 request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}
@@ -153,12 +148,8 @@ def test_a_node_without_a_users_module_is_named(tmp_path, alloy_store):
 
 def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path):
     """Its worker ends, as at the end of every campaign, and the node has its memory back."""
-    data = DataConfig.model_validate(
-        {
-            "source": {"format": "emt_alloys", "structures": 12, "atoms": [8, 8]},
-            "split": {"val": 0.2, "test": 0.2},
-        }
-    )
+    source = {"format": "emt_alloys", "structures": 12, "atoms": [8, 8]}
+    data = DataConfig.model_validate({"source": source, "split": {"val": 0.2, "test": 0.2}})
     store = prepare_store(data, 4.0, None, os.getpid(), tmp_path / "store.gs")  # nobody else's
     spec = json.dumps(make_spec(tmp_path / "t", store, 1).to_dict())
     parent = subprocess.Popen(
@@ -255,10 +246,8 @@ def test_what_a_function_started_ends_with_its_agent(hanging):
 def test_a_node_without_room_is_named(monkeypatch, number, status):
     """Or it would spoil job after job, as a lost worker that nobody knows the node of."""
 
-    def start(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Trainers, "_take", start)
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr(Trainers, "_take", Mock(side_effect=error))
     result = called("hydragnn_flow.data:run_task", {})
     assert (result.status, result.node) == (status, socket.gethostname())
     assert os.strerror(number) in result.reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +23,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest
 LONG = 100_000
 """Epochs that no test waits for."""
 
-NODE = Node(
-    gcds=("0", "1"),
-    gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4),
-    cores_per_gcd=1,
-    device="cpu",
-)
+NODE = Node(gcds=("0", "1"), gcd=Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4), cores_per_gcd=1, device="cpu")
 
 
 def run_alone(rank: Rank) -> SegmentResult:
@@ -54,8 +48,7 @@ def called(
 
 def run_together(specs: Sequence[SegmentSpec]) -> list[SegmentResult]:
     """Segments that share a GCD."""
-    with ThreadPoolExecutor(len(specs)) as pool:
-        return list(pool.map(run_alone, [Rank(spec, gcd=0) for spec in specs]))
+    return Running([Rank(spec, gcd=0) for spec in specs]).results()
 
 
 def two_ranks(spec: SegmentSpec) -> list[Rank]:
@@ -101,20 +94,12 @@ class Running:
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         groups = [ranks] if ranks[0].in_gang else [[rank] for rank in ranks]
-        self._found: list[list[SegmentResult]] = [[] for _ in groups]
-        self._threads = [
-            threading.Thread(target=lambda f=f, g=g: f.extend(run_ranks(NODE, g)))
-            for f, g in zip(self._found, groups, strict=True)
-        ]
-        for thread in self._threads:
-            thread.start()
+        threads = ThreadPoolExecutor(len(groups))
+        self._ends = [threads.submit(run_ranks, NODE, group) for group in groups]
 
     def results(self) -> list[SegmentResult]:
-        """Once all have ended."""
-        for thread in self._threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), "a segment was left waiting"
-        return [result for found in self._found for result in found]
+        """Once all have ended; none is left waiting."""
+        return [result for end in self._ends for result in end.result(PATIENCE)]
 
 
 def trainers_below(process: psutil.Process) -> list[psutil.Process]:
