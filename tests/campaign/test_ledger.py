@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from campaign_cases import TRIALS
 from phase_cases import run, well
 
 from hydragnn_flow import files
@@ -13,7 +14,30 @@ from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import sole_driver
+from hydragnn_flow.log import NOTICE
 from hydragnn_flow.search import Search, read_trials
+
+
+def test_a_search_goes_on_without_its_study(campaign, caplog):
+    def machine(spec):
+        if spec.number == 4:
+            raise KeyboardInterrupt
+        return well(spec)
+
+    context = campaign()
+    with pytest.raises(KeyboardInterrupt):
+        run(context, machine)
+    known = read_trials(context.directory.path)
+    context.directory.journal.unlink()
+    caplog.set_level(NOTICE, "hydragnn_flow")
+    trials, pools = run(campaign(), well)
+    ran = [trial for trial in known if trial.number < 4]
+    assert [trial.parameters for trial in trials[:4]] == [trial.parameters for trial in ran]
+    assert {trial.state for trial in trials} <= {"complete", "pruned"}
+    assert len(trials) == TRIALS
+    assert {spec.number for spec in pools.sent if spec.rung == 0} == {4, 5}
+    journal = context.directory.journal
+    assert caplog.messages[0] == f"{journal}: was missing; made anew from segments.jsonl, 4 trials"
 
 
 def test_a_study_older_than_its_ledger_is_refused(campaign):
