@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.search.records import FIXED
+from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
 
@@ -82,10 +82,13 @@ class RuledSampler(BaseSampler):
             values[name] = proposed[name]
             trial.params = {**trial.params, name: values[name]}
             trial.distributions = {**trial.distributions, name: domain}
-        if not self._broken(values) and self._admits(values):
-            self._proposed.add(tuple(values.items()))
-            return values
-        return self._nearest(values, fixed, np.random.default_rng([self._seed, trial.number]))
+        random = np.random.default_rng([self._seed, trial.number])
+        if self._broken(values):
+            values = self._nearest(values, fixed, random)
+        if not self._admits(values):
+            values = self._within(values, fixed, random)
+        self._proposed.add(tuple(values.items()))
+        return values
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
@@ -132,8 +135,6 @@ class RuledSampler(BaseSampler):
         parameters moved. A word that changes counts as far as a number that crosses its range.
         """
         moving = {path for rule in self._rules if not rule.holds(values) for path in rule.paths}
-        if not self._admits(values):  # a limit may depend on any parameter
-            moving = {*self._space}
         for _ in self._rules:
             moving |= {p for rule in self._rules if moving & {*rule.paths} for p in rule.paths}
         moving -= fixed.keys()
@@ -161,17 +162,28 @@ class RuledSampler(BaseSampler):
                 for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
             ]
             order = sorted(range(len(found)), key=worth.__getitem__)
-            # To count a network's parameters takes some ms, so farther ones are tried sparsely.
-            for place in sorted({0} | {int(1.5**power) for power in range(15)}):
-                if worth[order[place]][0]:
-                    break
-                if self._admits(found[order[place]]):
-                    self._proposed.add(tuple(found[order[place]].items()))
-                    return found[order[place]]
+            if not worth[order[0]][0]:
+                return found[order[0]]
             starts = points[order[:16]]
         # Some are known since the configuration was read, unless a trial was cut short.
-        rest = satisfying(self._space, self._rules, fixed)
-        return next(filter(self._admits, rest), values)
+        return next(satisfying(self._space, self._rules, fixed), values)
+
+    def _within(
+        self, values: Values, fixed: Mapping[str, Any], random: np.random.Generator
+    ) -> Values:
+        """Return values that keep the limits and the rules, near those of a proposal.
+
+        They begin as random ones that do. One parameter after the other then gets its proposed
+        value, unless limits or rules do not hold with it.
+        """
+        # To count the parameters of a network takes a hundredth of a second, so few are tried.
+        start = next(filter(self._admits, satisfying(self._space, self._rules, fixed)), values)
+        for name in random.permutation([*values]).tolist():
+            moved = {**start, name: values[name]}
+            moved = {key: moved.get(key, values.get(key)) for key in active(self._space, moved)}
+            if None not in moved.values() and not self._broken(moved) and self._admits(moved):
+                start = moved
+        return start
 
 
 def sampler_of(
