@@ -112,8 +112,8 @@ def element(symbol: str) -> str:
 def cif_structures(text: str) -> Iterator[ase.Atoms]:
     """Yield the structures of a CIF text, with the symmetry operations applied.
 
-    Unknown occupancies are 1, as CIF defines. Copies of one atom that rounded coordinates of a
-    special position leave within 0.5 Å are merged at their mean, which is the special position.
+    Unknown occupancies are 1, as CIF defines. Copies of one atom within 0.5 Å, which rounded
+    coordinates of special positions leave, are merged at their mean.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _in_cif(name: str, key: str) -> str:
     if re.match(r"[DT](?![A-Za-z])", name):
         return "H"
     capital = name[:2].capitalize()
-    if not name[:2].isupper() or capital not in atomic_numbers:
+    if not re.match("[A-Z]{2}", name) or capital not in atomic_numbers:
         return name
     if key == "_atom_site_label" and name[0] in atomic_numbers:
         raise ValueError(f"label {name} may be {capital} or {name[0]}; add _atom_site_type_symbol")

@@ -316,5 +316,5 @@ def _utf8(path: Path) -> str:
         return os.fsencode(path).decode()
     except UnicodeDecodeError:
         raise StoreError(
-            f"{ascii(str(path))} is not named in UTF-8, and ADIOS2 opens no other path; rename it"
+            f"{str(path)!a} is not named in UTF-8, and ADIOS2 opens no other path; rename it"
         ) from None
