@@ -155,7 +155,7 @@ def _merged(atoms: ase.Atoms) -> ase.Atoms:
 
     find: Any = ase.neighborlist.neighbor_list
     sites = atoms.arrays.get("spacegroup_kinds")
-    if sites is None:
+    if sites is None or len(np.unique(sites)) == len(sites):
         return atoms
     i, j, vectors = find("ijD", atoms, _CLOSEST)
     copies = (sites[i] == sites[j]) & (i != j)
