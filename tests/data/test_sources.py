@@ -287,7 +287,7 @@ def test_steps_whose_scf_has_not_converged_are_left_out(tmp_path, caplog):
     assert [one.targets["energy"].item() for one in found] == [*energies[:2], energies[3]]
     found = read_train(tmp_path, format="ase", train="**/OUTCAR", targets=UNITS)
     assert [one.targets["energy"].item() for one in found] == energies[:2]
-    assert "not converged: 6 in 2 files" in caplog.text
+    assert "not converged: 6 structures (files: 2), most" in caplog.text
     assert f"{tmp_path}/other/OUTCAR (4 of 4)" in caplog.text
     with pytest.raises(InputError, match=r"OUTCAR \(data\.source\.train\) has no structure whose"):
         read_train(tmp_path, format="ase", train="other/OUTCAR", targets=UNITS)

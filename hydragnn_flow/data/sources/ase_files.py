@@ -197,7 +197,7 @@ class AseFiles(StructureSource[AseSource]):
         if lost:
             worst = max(lost, key=lambda file: lost[file])
             _logger.warning(
-                "structures left out, as their SCF cycle has not converged: %d in %d files, most "
+                "left out, as their SCF cycle has not converged: %d structures (files: %d), most "
                 "of them in %s (%d of %d)",
                 *(sum(lost.values()), len(lost), worst, lost[worst], len(known[worst])),
             )

@@ -20,7 +20,6 @@ BOM = "\ufeff"
 """Mark that some editors write before a UTF-8 text."""
 LAMMPS = ("lammps-data", "lammps-dump-text", "lammps-dump-binary")
 """Formats of LAMMPS, as ASE names them, whose atoms have types instead of elements."""
-_CLOSEST = 0.5  # Å; no two atoms are as close, copies of one site are
 _NOT_CONVERGED = {
     "abinit-out": rb"was not enough SCF cycles to converge",
     "aims-output": rb"(?i)self-consistency cycle (did not converge|not converged)",
@@ -157,7 +156,7 @@ def _merged(atoms: ase.Atoms) -> ase.Atoms:
     sites = atoms.arrays.get("spacegroup_kinds")
     if sites is None or len(np.unique(sites)) == len(sites):
         return atoms
-    i, j, vectors = find("ijD", atoms, _CLOSEST)
+    i, j, vectors = find("ijD", atoms, 0.5)  # Å; no two atoms are as close
     copies = (sites[i] == sites[j]) & (i != j)
     if not copies.any():
         return atoms
