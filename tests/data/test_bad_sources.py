@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_cases import UNITS, config, frames, read_train
 
+from hydragnn_flow.data.sources.ase_files import AseFiles, AseSource
 from hydragnn_flow.data.sources.opening import fingerprint, open_source
 from hydragnn_flow.errors import InputError
 
@@ -57,6 +58,23 @@ SECTIONS = {
     "csv": {"format": "csv", "structure": "cif"},
     "json": {"format": "json"},
 }
+XYZ: list[tuple[str, str]] = [
+    ("", "holds no structures"),
+    ("\n\n", "holds no structures"),
+    (GOOD * 2 + spoilt(("-1.5", "nan")), "structure 2 has NaN .* 'energy'"),
+    (GOOD * 2 + spoilt(("-1.5", "-1e300")), "structure 2 has 1e.300 in its label 'energy'.*square"),
+    (GOOD * 2 + spoilt(("energy=-1.5 ", "")), r"structure 2 has no label 'energy' \(.*: forces"),
+    (GOOD * 2 + spoilt(("1\n", "2\n")), "structure 2 cannot be read: the file ends before its 2"),
+    (GOOD * 2 + spoilt(("1\n", "0\n")), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
+    (GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
+    (GOOD * 2 + spoilt(("-1.5", '"1 2"')), "structure 2 .*(cannot be read|of shape)"),
+    (GOOD * 2 + spoilt(("H 0 0 0", "Qq 0 0 0")), "structure 2 cannot be read .*'Qq' is no chem"),
+    (GOOD * 2 + spoilt(("H 0 0 0", "1 0 0 0")), "structure 2 .*'1' is no chemical element"),
+    (spoilt(("-1.5", "-1,5")), "structure 0 .*energy=-1,5 has a decimal comma; write a point"),
+    (spoilt(("-1.5", '-1.5 gap="0,97"')), "structure 0 .*gap=0,97 has a decimal comma"),
+    (spoilt(("-1.5", '-1.5 dipole="0 1,5 0,2"')), "dipole=0 1,5 0,2 has a decimal comma"),
+    (spoilt(("H 0 0 0", "H 0 0,5 0")), "structure 0 .*'0,5', which has a decimal comma"),
+]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +107,48 @@ def test_bad_files(tmp_path, kind, content, said):
     (tmp_path / f"a.{kind}").write_text(content)
     section = {"targets": {"energy": "eV"}, **SECTIONS[kind]}
     refused(tmp_path, rf"a\.{kind}:? ?{said}", train=f"a.{kind}", **section)
+
+
+DUMP = """ITEM: TIMESTEP
+0
+ITEM: NUMBER OF ATOMS
+2
+ITEM: BOX BOUNDS pp pp pp
+0 5
+0 5
+0 5
+ITEM: ATOMS id {} x y z
+1 {} 0 0 0
+2 {} 1 1 1
+"""
+LMP = "\n\n2 atoms\n0 5 xlo xhi\n0 5 ylo yhi\n0 5 zlo zhi\n{}\nAtoms\n\n1 1 0 0 0\n2 2 1 1 1\n"
+ELEMENTS: list[tuple[str, list[str] | None, str]] = [
+    (DUMP.format("type", 1, 2), None, ""),
+    (DUMP.format("type", 1, 2), ["Fe"], ""),
+    (DUMP.format("type", 1, 2), ["Fe", "D"], "FeH"),
+    (DUMP.format("type element", "1 He", "1 H"), None, "HeH"),
+    (DUMP.format("type mass", "1 55.8", "1 16"), None, "FeO"),
+    (LMP.format(""), None, ""),
+    (LMP.format(""), ["Fe", "O"], "FeO"),
+    (LMP.format("Atom Type Labels\n\n1 c3\n2 hc\n"), None, ""),
+    (LMP.format("Masses\n\n1 55.85\n2 2.014\n"), None, "FeH"),
+    (LMP.format("Masses\n\n1 15.035\n2 14.027\n"), None, ""),  # CH3 and CH2
+]
+
+
+@pytest.mark.parametrize(("text", "types", "formula"), ELEMENTS, ids=range(len(ELEMENTS)))
+def test_types_of_lammps_are_no_elements(tmp_path, text, types, formula):
+    (tmp_path / "a.lammps-data").write_text(text)
+    if text.startswith("ITEM"):
+        (tmp_path / "a.lammps-data").rename(tmp_path / "a.dump")
+    (file,) = tmp_path.iterdir()
+    read = AseFiles(AseSource(format="ase", train=file.name, targets=UNITS, types=types), tmp_path)
+    if formula:
+        (found,) = read.structures(file, 0, 1)
+        assert str(found.atoms.symbols) == formula
+    else:
+        with pytest.raises(InputError, match=r"of type \d, is not known; .*data\.source\.types"):
+            list(read.structures(file, 0, 1))
 
 
 @pytest.mark.parametrize("name", cases.FORMATS)

@@ -96,6 +96,7 @@ def test_lsms_reads_what_is_written(tmp_path, table, header, separator, ending):
         ("1 2\n26 0 1 2 3 4 5 six\n", "cannot be read"),
         ("1 2\n26 0 1 2 3 4 inf 6\n", "NaN or infinity in 'moment'"),
         ("1 2\n0 0 1 2 3 4 5 6\n", "atomic_number 0"),
+        ("26 0 1 2 3 4 5 6\n" * 2, "first line has the columns of an atom"),
     ],
 )
 def test_lsms_refuses(tmp_path, text, reason):

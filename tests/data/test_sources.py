@@ -17,6 +17,7 @@ from source_cases import UNITS, config, frames, read_all, read_train
 from hydragnn_flow.data.sources.ase_files import count_frames, read_frames
 from hydragnn_flow.data.sources.file_names import find_files, ranges
 from hydragnn_flow.data.sources.opening import fingerprint, open_source
+from hydragnn_flow.data.sources.single import from_cif
 from hydragnn_flow.errors import InputError
 
 
@@ -262,6 +263,80 @@ def test_all_steps_of_a_vasp_run(tmp_path, name, write_file):
         assert got.atoms.positions == pytest.approx(atoms.positions)
         assert got.targets["energy"] == pytest.approx([atoms.calc.results["energy"]])
         assert got.targets["forces"] == pytest.approx(atoms.calc.results["forces"])
+
+
+def test_steps_whose_scf_has_not_converged_are_left_out(tmp_path, caplog):
+    steps = [atoms for atoms in frames(12) if len(atoms) == 1]
+    for atoms in steps:
+        atoms.symbols = "Cu"
+    energies = [atoms.calc.results["energy"] for atoms in steps]
+    cases.write_vasprun(tmp_path / "vasprun.xml", steps)
+    text = (tmp_path / "vasprun.xml").read_text().replace("\n", "")
+    assert text.count("</calculation>") == 4
+    limit = '<incar><i name="NELM"> 2 </i></incar>'
+    first, *calculations = text.replace("<kpoints>", f"{limit}<kpoints>").split("<calculation>")
+    calculations[2] = "<scstep></scstep>" + calculations[2]  # two loops of two
+    (tmp_path / "vasprun.xml").write_text("<calculation>".join([first, *calculations]))
+    cases.write_outcar(tmp_path / "OUTCAR", steps)
+    text = (tmp_path / "OUTCAR").read_text().replace("Iteration 3(   1)", "Iteration 3(  60)")
+    text = text.replace("   ISPIN", "   NELM   =     60;   NELMIN=  2\n   ISPIN")
+    unreached = "---- aborting loop EDIFF was not reached (unconverged) ----\n"
+    text = text.replace("---- Iteration 4", f"{unreached}---- Iteration 4")
+    (tmp_path / "OUTCAR").write_text(text)
+    (tmp_path / "other").mkdir()
+    bad = text.replace("(   1)", "(  60)")
+    (tmp_path / "other" / "OUTCAR").write_text(bad)
+    found = read_train(tmp_path, format="ase", train="vasprun.xml", targets=UNITS)
+    assert [one.targets["energy"].item() for one in found] == [*energies[:2], energies[3]]
+    found = read_train(tmp_path, format="ase", train="**/OUTCAR", targets=UNITS)
+    assert [one.targets["energy"].item() for one in found] == energies[:2]
+    assert "not converged: 6 structures (files: 2), most" in caplog.text
+    assert f"{tmp_path}/other/OUTCAR (4 of 4)" in caplog.text
+    with pytest.raises(InputError, match=r"OUTCAR \(data\.source\.train\) has no structure whose"):
+        read_train(tmp_path, format="ase", train="other/OUTCAR", targets=UNITS)
+
+
+def test_what_ase_does_not_know_in_extxyz(tmp_path):
+    props = "Properties=pos:R:3:species:S:1:fixed:L:1"
+    (tmp_path / "a.xyz").write_text(
+        f'\ufeff3\n{props} stress="1 2 3 4 5 6" nm=5,5 kpts=2,2,2 name=2,4-D\n'
+        "0 0 0 D T\n0 0 1 T F\n0 0 2 Dy T\n",
+        encoding="utf-8",
+    )
+    (atoms,) = read_frames(tmp_path / "a.xyz", 0, None)
+    assert str(atoms.symbols) == "H2Dy"
+    assert atoms.calc.results["stress"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert atoms.arrays["fixed"].tolist() == [True, False, True]
+
+
+CELL = "".join(f"_cell_length_{c} 9\n" for c in "abc")
+CELL += "".join(f"_cell_angle_{c} {a}\n" for c, a in (("alpha", 90), ("beta", 90), ("gamma", 120)))
+SITES = "".join(
+    f"_atom_site_{c}\n" for c in ("label", "fract_x", "fract_y", "fract_z", "occupancy")
+)
+
+
+@pytest.mark.parametrize(
+    ("sites", "formula"),
+    [
+        ("Zn .333 .667 0 ?\nO .33 .67 .375 .", "Zn2O2"),
+        ("Zn .3333 .6667 0 1", "Zn2"),
+        ("D1 0 0 0 .996\nT2 0 0 .2 1.00(1)\nDy 0 0 .3 1", "H4Dy2"),
+        ("ZN1 0 0 0 1", "Zn2"),
+        ("Zn 0 0 0 .98", None),
+        ("FE1 0 0 0 1", None),  # iron or fluorine
+    ],
+)
+def test_sites_of_a_cif(sites, formula):
+    text = f"\ufeffdata_x\n{CELL}_symmetry_Int_Tables_number 186\nloop_\n{SITES}{sites}\n"
+    if formula is None:
+        with pytest.raises(ValueError, match=r"partial occupancies|may be Fe or F; add"):
+            from_cif(text)
+    else:
+        atoms = from_cif(text)
+        assert str(atoms.symbols) == formula
+        special = atoms.get_scaled_positions()[:2, :2] % (1 / 3)
+        assert np.minimum(special, 1 / 3 - special).max() < 1e-3
 
 
 def test_extxyz_with_cells_below_the_atoms_and_empty_lines_at_the_end(tmp_path):

@@ -1,6 +1,9 @@
 """Round trips through a store, HydraGNN's own file, and what a store refuses to write."""
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -25,6 +28,22 @@ def test_vector_targets_of_graphs(graph, tmp_path):
     assert store["trainset"].batch([2, 1]).dipole.tolist() == [[2.0] * 3, [1.0] * 3]
     assert store["trainset"].target("dipole").shape == (3, 3)
     assert store.manifest.units["dipole"] == "e Å"
+
+
+def test_a_locale_that_is_not_utf8(tmp_path):
+    script = (
+        "import numpy, sys; from pathlib import Path; path = Path(sys.argv[1])\n"
+        "from hydragnn_flow.data.hydragnn_bp.child import read_all\n"
+        "from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Writer\n"
+        "file = Bp5Writer(path); file.put('a', numpy.arange(3)); file.close()\n"
+        "read_all(sys.argv[1], sys.stderr); print(Bp5File(path).read('a').sum(), end='')"
+    )
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for name, said in (("Größe", b"3"), ("Gr\udcf6\udcdfe", b"is not named in UTF-8")):
+        command = [sys.executable, "-c", script, os.fsencode(tmp_path / name)]
+        ran = subprocess.run(command, env={**os.environ, **ascii_only}, capture_output=True)
+        assert said in ran.stdout + ran.stderr
+    assert (tmp_path / "Größe" / "md.0").is_file()
 
 
 def test_manifest_and_summary_say_what_is_inside(store, written):

@@ -69,7 +69,8 @@ def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
     io.SetEngine("BP5")
     io.SetParameter("Threads", "1")
     io.SetParameter("OpenTimeoutSecs", "1")  # instead of ten, if metadata are missing
-    engine = io.Open(path, adios.Mode.ReadRandomAccess)
+    # ADIOS2 encodes every path as UTF-8, whatever the locale.
+    engine = io.Open(os.fsencode(path).decode(), adios.Mode.ReadRandomAccess)
     if engine.Steps() != 1:
         raise Fault("md.idx", f"has {engine.Steps()} steps instead of one")
     for name in io.AvailableAttributes():

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from io import StringIO
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from hydragnn_flow.config.sources import Level
+from hydragnn_flow.data.sources.base import Chunk
+from hydragnn_flow.data.sources.beyond_ase import (
+    BOM,
+    LAMMPS,
+    check_single,
+    cif_structures,
+    converged,
+    element,
+    lammps_structures,
+    plain_frame,
+)
 from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
@@ -23,6 +38,8 @@ from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
+
+_logger = logging.getLogger(__name__)
 
 
 def count_frames(file: Path) -> int:
@@ -49,14 +66,21 @@ def read_frames(file: Path, start: int, stop: int | None) -> Iterator[ase.Atoms]
     from ase.io import iread
 
     for frame in islice(_frames(file), start, stop):
-        yield from iread(StringIO(frame.decode()), index=slice(0, 1), format="extxyz")
+        try:
+            yield from iread(StringIO(plain_frame(frame)), index=slice(0, 1), format="extxyz")
+        except KeyError as error:
+            raise ValueError(f"{error} is no chemical element") from None
+        except ValueError as error:
+            if re.search(r"'[-+]?\d+,\d+'", str(error)):
+                raise ValueError(f"{error}, which has a decimal comma; write a point") from None
+            raise
 
 
 def _frames(file: Path) -> Iterator[bytes]:
     from ase.io.formats import open_with_compression
 
     with open_with_compression(str(file), "rb") as lines:
-        line, number = lines.readline(), 0
+        line, number = lines.readline().removeprefix(BOM.encode()), 0
         while line.strip():
             where = f"{file}: structure {number}"
             n_atoms = int(line) if line.strip().isdigit() else None
@@ -87,11 +111,6 @@ def _frames(file: Path) -> Iterator[bytes]:
 
 _OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
 """Results of calculations that belong to atoms; the others belong to the structure."""
-_MARKS = {
-    "vasp-out": b"FREE ENERGIE OF THE ION-ELECTRON SYSTEM",
-    "vasp-xml": b"</calculation>",
-}
-"""Text, by format, that occurs once for each structure; counting it is faster than reading."""
 
 
 class AseSource(StructuresSection):
@@ -105,6 +124,11 @@ class AseSource(StructuresSection):
     reads = "anything ASE reads"
     labels = "what ASE finds in the files"
 
+    types: tuple[Annotated[str, AfterValidator(element)], ...] | None = Field(
+        default=None, min_length=1
+    )
+    """Elements of the types 1, 2, … in files of LAMMPS, which need not name elements."""
+
     def open(self, folder: Path, seed: int) -> AseFiles:
         return AseFiles(self, folder)
 
@@ -117,22 +141,74 @@ class AseFiles(StructureSource[AseSource]):
     reads each of them.
     """
 
+    def __init__(self, section: AseSource, folder: Path) -> None:
+        super().__init__(section, folder)
+        self._known: dict[Path, list[bool] | None] = {}
+        self._lost: dict[Path, int] = {}
+        """Number of structures left out of each file, as far as the user has been warned."""
+
+    def chunks(self) -> list[Chunk]:
+        """Return chunks of all structures but those whose SCF cycle has not converged.
+
+        A warning counts the files that have such structures, and names the worst.
+
+        Raises
+        ------
+        InputError
+            If no file of a role (split that files are meant for) has a converged structure.
+        """
+        self._warn([file for files in self._inputs.values() for file in files])
+        for role, files in self._inputs.items():
+            used = [file for file in files if not (said := self._flags(file)) or any(said)]
+            self._inputs[role] = used
+            if not used:
+                raise InputError(
+                    f"{files[0]} (data.source.{role}) has no structure whose SCF cycle has "
+                    "converged; give files that have some"
+                )
+        return super().chunks()
+
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         from ase.io.formats import get_ioformat
 
         format = format_of(file)
         if format in _COUNTS:
             return cut(_COUNTS[format](file))
-        if get_ioformat(format).single:
+        if (flags := self._flags(file)) is not None:
+            self._warn([file])
+            n = sum(flags)
+        elif get_ioformat(format).single:
             n = 1  # known without opening what may be thousands of files
-        elif format in _MARKS:
-            n = _count_marks(file, _MARKS[format])
         else:
-            n = sum(1 for _ in _iread(file, format))
+            n = sum(1 for _ in _structures(file, 0, None, self._section.types))
         return [(0, n)] if n else []
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        return _structures(file, start, stop)
+        flags = self._flags(file)
+        if flags is None:
+            return _structures(file, start, stop, self._section.types)
+        return islice(compress(_structures(file, 0, None), flags), start, stop)
+
+    def _warn(self, files: Sequence[Path]) -> None:
+        """Warn of structures that are left out of ``files``, once for each file."""
+        known = {file: self._flags(file) or [] for file in files if file not in self._lost}
+        lost = {file: said.count(False) for file, said in known.items() if not all(said)}
+        self._lost |= lost
+        if lost:
+            worst = max(lost, key=lambda file: lost[file])
+            _logger.warning(
+                "left out, as their SCF cycle has not converged: %d structures (files: %d), most "
+                "of them in %s (%d of %d)",
+                *(sum(lost.values()), len(lost), worst, lost[worst], len(known[worst])),
+            )
+
+    def _flags(self, file: Path) -> list[bool] | None:
+        """Return :func:`converged` of a file, which is read once; None for an empty file."""
+        if file not in self._known:
+            with readable(file):
+                empty = file.stat().st_size == 0
+                self._known[file] = None if empty else converged(file, format_of(file))
+        return self._known[file]
 
 
 class UnknownFormat(InputError):
@@ -179,7 +255,11 @@ def count_structures(file: Path) -> int | None:
         return None
 
 
-def _structures(file: Path, start: int, stop: int | None) -> Iterator[Found]:
+def _structures(
+    file: Path, start: int, stop: int | None, types: Sequence[str] | None = None
+) -> Iterator[Found]:
+    from ase.io.formats import open_with_compression
+
     format = format_of(file)
     if format in ("db", "json"):
         yield from _rows(file, start, stop)
@@ -187,7 +267,15 @@ def _structures(file: Path, start: int, stop: int | None) -> Iterator[Found]:
         yield from map(said_of, read_frames(file, start, stop))
     elif format == "traj":
         yield from map(said_of, _iread(file, format, slice(start, stop)))
+    elif format == "cif":
+        with open_with_compression(str(file), "rb") as lines:
+            text = lines.read().decode(errors="replace")
+        yield from map(said_of, islice(cif_structures(text), start, stop))
+    elif format in LAMMPS:
+        for atoms in islice(lammps_structures(file, format, types), start, stop):
+            yield said_of(atoms)
     else:
+        check_single(file, format)
         yield from map(said_of, islice(_iread(file, format), start, stop))
 
 
@@ -237,13 +325,6 @@ def said_of(atoms: ase.Atoms) -> Found:
     levels |= dict.fromkeys(atoms.info, "graph")
     levels |= {key: "node" if key in _OF_ATOMS else "graph" for key in results}
     return Found(atoms, columns | atoms.info | results, levels)
-
-
-def _count_marks(file: Path, mark: bytes) -> int:
-    from ase.io.formats import open_with_compression
-
-    with open_with_compression(str(file), "rb") as lines:
-        return sum(mark in line for line in lines)
 
 
 def _count_images(file: Path) -> int:

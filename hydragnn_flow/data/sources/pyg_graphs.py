@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import zipfile
 from collections.abc import Collection, Sequence
@@ -182,9 +183,10 @@ def load_graphs(path: Path) -> Sequence[Data]:
         warnings.simplefilter("ignore")  # torch's of files that are refused below
         try:
             # Mapped if possible, so that reading a range of a large file reads only that range.
-            content: Any = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
+            # To map it, torch encodes the path as UTF-8, whatever the locale.
+            is_utf8 = os.fsencode(path) == str(path).encode(errors="surrogateescape")
+            can_map = is_utf8 and zipfile.is_zipfile(path)
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=can_map)
         except Exception as error:  # torch may raise any exception
             raise InputError(f"{path} {_why_refused(path, error)}") from None
     if isinstance(content, Data):

@@ -110,10 +110,15 @@ class LsmsFiles(StructureSource[LsmsSource]):
     """Reader of structures in HydraGNN's LSMS text format."""
 
     def structure(self, file: Path) -> Found:
-        header, *lines = file.read_text(encoding="utf-8").splitlines()
+        header, *lines = file.read_text(encoding="utf-8-sig").splitlines()
         table = np.loadtxt(lines, comments=None, ndmin=2) if lines else np.empty((0, 0))
         if table.shape[1] < 5:
             raise ValueError("it has no atoms with the five columns of the LSMS text format")
+        first = _numbers(header)
+        if len(first) == table.shape[1] and first[0] in range(1, 119):
+            raise ValueError(
+                "its first line has the columns of an atom, not the graph features; add their line"
+            )
         of_structure = _pick_from_line(self._section.graph_features, header)
         of_atoms = _pick(self._section.node_features, table, "an atom")
         if (name := self._section.subtract_protons) is not None:
@@ -149,7 +154,7 @@ class CfgFiles(StructureSource[CfgSource]):
     def structure(self, file: Path) -> Found:
         from ase.io.cfg import read_cfg
 
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         unit = re.search(r"^\s*A\s*=\s*(\S+)", text, re.MULTILINE)
         if unit is not None and float(unit[1]) != 1.0:  # ASE ignores it
             raise ValueError(f"lengths in units of {unit[1]} Å; write it with A = 1.0 Angstrom")
@@ -161,7 +166,7 @@ class CfgFiles(StructureSource[CfgSource]):
         of_atoms = _pick(self._section.node_features, np.concatenate(columns, axis=1), "an atom")
         of_structure: Quantities = {}
         for side in self.beside(file):
-            line = side.read_text(encoding="utf-8").partition("\n")[0]
+            line = side.read_text(encoding="utf-8-sig").partition("\n")[0]
             of_structure = _pick_from_line(self._section.graph_features, line)
         bare = points(atoms.positions, atoms.cell.array, atoms.pbc)
         return _found(self._section, bare, of_atoms, of_structure, file)
@@ -215,11 +220,17 @@ def _pick(features: Features, table: NDArray[np.float64], what: str) -> Quantiti
 
 
 def _pick_from_line(features: Features, line: str) -> Quantities:
-    """Return the named quantities in a line, [dim] each; text after the numbers is ignored."""
+    """Return the named quantities in a line, [dim] each."""
+    table = np.array([_numbers(line)])
+    return {k: row[0] for k, row in _pick(features, table, "the first line").items()}
+
+
+def _numbers(line: str) -> list[float]:
+    """Return the numbers at the beginning of a line; text after them is ignored."""
     numbers: list[float] = []
     for word in line.split():
         try:
             numbers.append(float(word))
         except ValueError:
             break
-    return {k: row[0] for k, row in _pick(features, np.array([numbers]), "the first line").items()}
+    return numbers

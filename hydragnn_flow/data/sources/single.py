@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hydragnn_flow.data.sources.ase_files import each_structure
+from hydragnn_flow.data.sources.beyond_ase import cif_structures, element
 
 if TYPE_CHECKING:
     import ase
@@ -22,9 +24,7 @@ def from_cif(text: str) -> ase.Atoms:
         If ASE cannot read the text, any exception; ValueError for several structures and for sites
         that are shared or partly empty.
     """
-    from ase.io import iread
-
-    return _only(list(iread(StringIO(text), index=":", format="cif")))
+    return _only(list(cif_structures(text)))
 
 
 def from_file(path: Path) -> ase.Atoms:
@@ -35,9 +35,7 @@ def from_file(path: Path) -> ase.Atoms:
     Exception
         In the same cases as :func:`from_cif`.
     """
-    from ase.io import iread
-
-    return _only(list(iread(str(path), index=":", do_not_split_by_at_sign=True)))
+    return _only([found.atoms for found in each_structure(path)])
 
 
 def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
@@ -85,11 +83,11 @@ def check_sites(atoms: ase.Atoms) -> None:
 
 def _element(species: Sequence[Mapping[str, Any]], site: int) -> str:
     _check_occupancy([(one["element"], float(one["occu"])) for one in species], site)
-    return str(species[0]["element"])
+    return element(species[0]["element"])
 
 
 def _check_occupancy(fractions: Sequence[tuple[str, float]], site: object) -> None:
-    if len(fractions) != 1 or abs(fractions[0][1] - 1) > 1e-3:
+    if len(fractions) != 1 or round(fractions[0][1], 2) != 1:
         occupied = (
             ", ".join(f"{symbol} {fraction:g}" for symbol, fraction in fractions) or "nothing"
         )

@@ -54,8 +54,9 @@ class Bp5Writer:
         self._io = self._context.DeclareIO("write")
         self._io.SetEngine("BP5")
         self._joined: dict[str, Any] = {}
+        where = _utf8(path)
         with self._writing():
-            self._engine = self._io.Open(str(path), adios.Mode.Write)
+            self._engine = self._io.Open(where, adios.Mode.Write)
             self._engine.BeginStep()
 
     def append(self, name: str, array: NDArray[Any], dim: int) -> None:
@@ -156,8 +157,9 @@ class Bp5File:
         self._io.SetParameter("Threads", "1")
         self._found: dict[str, Bp5Variable] = {}
         self._turn = threading.Lock()
+        where = _utf8(path)
         try:
-            self._engine = self._io.Open(str(path), adios.Mode.ReadRandomAccess)
+            self._engine = self._io.Open(where, adios.Mode.ReadRandomAccess)
         except (RuntimeError, ValueError) as error:
             raise StoreError(
                 f"{path} cannot be opened as an ADIOS2 BP5 file; give a store or a HydraGNN .bp"
@@ -303,3 +305,16 @@ def _writable(array: NDArray[Any]) -> NDArray[Any]:
     ADIOS2 scrambles arrays that are not contiguous, and refuses arrays that are marked read-only.
     """
     return np.require(array, requirements=["C", "W"])
+
+
+def _utf8(path: Path) -> str:
+    """Return the text that ADIOS2, which encodes every path as UTF-8, turns into a path's bytes.
+
+    Under a locale of another encoding that is not the text of the path.
+    """
+    try:
+        return os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise StoreError(
+            f"{str(path)!a} is not named in UTF-8, and ADIOS2 opens no other path; rename it"
+        ) from None
