@@ -47,8 +47,6 @@ from hydragnn_flow.files import write_json
 from hydragnn_flow.log import tell
 
 _logger = logging.getLogger(__name__)
-SUSPICIOUS = "suspicious"
-"""Key of the provenance with what is suspicious of the data."""
 
 _GRAPHS_PER_TASK = 1000
 """Number of graphs that one task measures, which takes some seconds."""
@@ -209,7 +207,7 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
-        found = store.manifest.provenance.get(SUSPICIOUS) or {}
+        found = store.manifest.provenance.get("suspicious") or {}
         check_refused(found, config.suspicious)
         _tell(found)
         # Files of workers that outlived their driver, and of an interrupted preparation.
@@ -260,7 +258,7 @@ def prepare_store(
             provenance={
                 **provenance,
                 "division": division,
-                SUSPICIOUS: doubts.found,
+                "suspicious": doubts.found,
                 "own_edges": any(record["own_edges"] for record in records),
                 # New structures to predict need the same inputs.
                 **({ENCODINGS: encodings} if first["encoded"] else {}),

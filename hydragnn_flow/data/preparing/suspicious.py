@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols, covalent_radii
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
 
 from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.columns import Column
@@ -29,23 +29,8 @@ from hydragnn_flow.errors import InputError
 ORIGINS = "origins.json"
 """Name of the file in a task's directory with the file and number of each of its structures."""
 
-_NEAREST, _FARTHEST = 0.5, 1.5
-"""Range of the distance between nearest atoms [sum of their covalent radii]: of any structure, and
-of the median one. In Bohr it is 1.6 to 2.2."""
-_NOBLE_GASES = (2, 10, 18, 36, 54, 86)
-_FEWEST = 10
-"""Smallest number of labels that are judged by one another."""
-_FAR = 6.0
-"""Deviation of a suspicious label, as a multiple of the one that 90 % of all stay within. Of a
-normal distribution it is ten standard deviations."""
-_GAP = 2.0
-"""Ratio of the smallest suspicious deviation to the next smaller one: a long tail has no gaps."""
-_UNHARMED = {"eV": 0.1, "eV/atom": 0.1, "eV/Å": 5.0}
-"""Deviation of a label that is never suspicious, by its unit."""
-_SAME = 0.1
-"""Difference of labels of copies, as a multiple of the same deviation, that is still the same."""
-_NAMED = 5
-_PRESSURE = re.compile(r"eV\s*/\s*(Å|A|Ang|Angstrom)\s*(\^|\*\*)?\s*[3³]")
+_NEAREST = 0.5
+"""Smallest distance of two atoms that is not suspicious [sum of their covalent radii]."""
 
 
 def survey(
@@ -54,7 +39,7 @@ def survey(
     of_atoms: bool,
     hashes: Sequence[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Compute what :func:`doubts` must know of a block of graphs.
+    """Compute what :func:`judge` must know of a block of graphs.
 
     Parameters
     ----------
@@ -201,7 +186,7 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     n, everywhere = int((most > 0).sum()), list(_of_all(seen, targets))
     ends = np.cumsum([len(record["survey"]["atoms"]) for record in records])
     worst = []
-    for i in np.argsort(-most, kind="stable")[: min(n, _NAMED)].tolist():
+    for i in np.argsort(-most, kind="stable")[: min(n, 5)].tolist():
         task = int(np.searchsorted(ends, i, side="right"))
         origins = json.loads((folders[task] / ORIGINS).read_text(encoding="utf-8"))
         worst.append({"where": origins[i - ends[task]], "why": checks[which[i]].why(i)})
@@ -210,31 +195,30 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     if treatment == "leave_out" and everywhere:
         raise InputError(f"data.suspicious would leave most structures out: {everywhere[0]}")
     check_refused(found, treatment)
-    labels = np.logical_or.reduce(
-        [excess[:, k] > 0 for k, one in enumerate(checks) if one.of_label] or [most < 0]
-    )
-    return Doubts(
-        most > 0, [np.flatnonzero(some).tolist() for some in np.split(labels, ends[:-1])], found
-    )
+    of_label = np.array([*(check.of_label for check in checks), False])
+    labels = (excess[:, of_label] > 0).any(axis=1)
+    of_task = [np.flatnonzero(some).tolist() for some in np.split(labels, ends[:-1])]
+    return Doubts(most > 0, of_task, found)
 
 
 def check_refused(found: Mapping[str, Any], treatment: str) -> None:
     """Raise InputError if something is suspicious and the value of `data.suspicious` is refuse."""
     if found and treatment == "refuse":
+        count = f"{found['structures']} of {found['of']} structures are suspicious, the worst is "
+        worst = [f"{count}{one['where']}: {one['why']}" for one in found["worst"]]
         raise InputError(
-            f"{'; '.join(sentences(found))}; correct or remove them, or set data.suspicious to say "
-            f"or leave_out"
+            f"{[*found['all'], *worst][0]}; correct the data, or set data.suspicious to say or "
+            f"leave_out"
         )
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
     """Return what is suspicious in words: of the whole input, how many structures, the worst."""
-    said = [f"the data are suspicious: {sentence}" for sentence in found["all"]]
+    said = [f"suspicious data: {sentence}" for sentence in found["all"]]
     if found["structures"]:
-        what = "left out" if found["left_out"] else "among the structures"
         said.append(
-            f"suspicious structures, {what} (data.suspicious): {found['structures']} of "
-            f"{found['of']}, the worst of them:"
+            f"suspicious structures, {'left out' if found['left_out'] else 'to be looked at'} "
+            f"(data.suspicious): {found['structures']} of {found['of']}, the worst:"
         )
     return said + [f"{one['where']}: {one['why']}" for one in found["worst"]]
 
@@ -261,14 +245,16 @@ def _of_geometry(seen: Mapping[str, NDArray[Any]]) -> Iterator[_Check]:
 
 
 def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> Iterator[_Check]:
+    usual_range = {"eV": 0.1, "eV/atom": 0.1, "eV/Å": 10.0}
     # Levels of theory differ between data sets.
     branches = [seen["branch"] == branch for branch in np.unique(seen["branch"])]
     for name, target in targets.items():
         unit = f"{target.unit}/atom" if _is_sum(name, target) else target.unit
         for mine in branches:
             label = seen[f"label {name}"]
-            if "kinds" in seen and (name == ENERGY or _is_sum(name, target)):
-                mine, about = mine & ~seen["isolated"], "the fit of element energies"
+            is_energy = (name, target.level) == (ENERGY, "graph")
+            if "kinds" in seen and (is_energy or _is_sum(name, target)):
+                mine, about = mine & ~seen["isolated"], "what its elements add up to"
                 usual = _of_elements(label, mine, seen)
             else:
                 about = "the median"
@@ -277,27 +263,26 @@ def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) 
             reach = _reach(away[mine], label[mine])
             if reach == 0.0:
                 continue
-            far = _beyond_a_gap(away, max(_FAR * reach, _UNHARMED.get(unit, 0.0)))
-            within = f"{unit} from {about}, where 9 of 10 are within {reach:.2g}"
+            # Ten standard deviations of a normal distribution, but few labels show less of it.
+            limit = max(6 * reach * (1 + 10 / mine.sum()), usual_range.get(unit, 0.0))
+            words = f"is {{:.3g}} from {about}, and 9 of 10 are within {reach:.2g}"
             yield _Check(
-                np.where(far, away / (_FAR * reach), 0.0),
-                partial(_far_label, f"{name} of {{:.7g}} {{:.3g}} {within}", label, away),
+                np.where(_beyond_a_gap(away, limit), away / limit, 0.0),
+                partial(_words, f"{name} {{:.7g}} {unit} {words}", label, away),
                 of_label=True,
             )
-            if "copy" in seen:
+            if "copy" in seen and "lonely" in seen:
                 apart = _differences(label, mine & (seen["lonely"] == 0), seen)
                 yield _Check(
-                    np.where(apart > max(_SAME * reach, 0.0), apart / reach, 0.0),
-                    partial(_copies, f"copies of it differ by {{:.3g}} {unit} in {name}", apart),
+                    np.where(apart > 0.1 * reach, apart / reach, 0.0),
+                    partial(_words, f"copies of it differ by {{:.3g}} {unit} in {name}", apart),
                 )
 
 
-def _far_label(words: str, label: NDArray[Any], away: NDArray[Any], i: int) -> str:
-    return words.format(label[i], away[i])
-
-
-def _copies(words: str, apart: NDArray[Any], i: int) -> str:
-    return words.format(apart[i])
+def _words(words: str, *arrays: Any) -> str:
+    """Fill in the value of each array at the last argument, the index of a structure."""
+    *values, i = arrays
+    return words.format(*(value[i] for value in values))
 
 
 def _of_elements(
@@ -317,9 +302,9 @@ def _of_elements(
         return label
     energies, weights = np.zeros(len(elements)), np.ones(len(known))
     for _ in range(25):
-        left = known - rows @ energies
-        heavy = rows.multiply(weights[:, None])
-        energies += np.linalg.lstsq((rows.T @ heavy).toarray(), heavy.T @ left, rcond=None)[0]
+        normal = (rows.T @ diags_array(weights) @ rows).toarray()
+        rest = rows.T @ (weights * (known - rows @ energies))
+        energies += np.linalg.lstsq(np.atleast_2d(normal), rest, rcond=None)[0]
         left = np.abs(known - rows @ energies)
         weights = 1 / np.maximum(left, max(1e-3 * float(np.median(left)), 1e-12))
         weights /= weights.max()
@@ -332,16 +317,19 @@ def _reach(away: NDArray[np.float64], label: NDArray[np.float64]) -> float:
 
     Labels without any deviation do not count: most gaps of metals are zero.
     """
-    if len(away) < _FEWEST:
+    if len(away) < 10:
         return 0.0
     some = away[away > 1e-7 * np.abs(np.median(label))]
     return float(np.quantile(some, 0.9, method="lower")) if len(some) else 0.0
 
 
 def _beyond_a_gap(away: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:
-    """Return True for the deviations beyond the first gap above ``limit``, [n]."""
+    """Return True for the deviations beyond the first gap above ``limit``, [n].
+
+    The tail of a wide distribution has no gaps: each deviation is less than twice the one before.
+    """
     ordered = np.sort(away)
-    starts = np.flatnonzero((ordered[1:] > limit) & (ordered[1:] > _GAP * ordered[:-1]))
+    starts = np.flatnonzero((ordered[1:] > limit) & (ordered[1:] > 2 * ordered[:-1]))
     return away > ordered[starts[0]] if len(starts) else np.zeros(len(away), dtype=np.bool_)
 
 
@@ -357,26 +345,32 @@ def _differences(
 
 
 def _of_all(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> Iterator[str]:
-    """Yield a sentence for each thing that is suspicious of the input as a whole."""
-    if "near" in seen:
-        near = seen["near"][np.isfinite(seen["near"])]
-        median = float(np.median(near)) if len(near) else 1.0
-        noble = np.isin(seen["element"], _NOBLE_GASES).all()
-        if median < _NEAREST or (median > _FARTHEST and not noble):
-            yield (
-                f"nearest atoms are {median:.2g} times the sum of their covalent radii apart in "
-                f"the median structure, where 1 is usual; give positions and cells in Å"
-            )
-        if np.median(seen["lonely"] > 0) > 0:
-            yield (
-                "most structures have atoms without neighbours; give positions in Å, or a larger "
-                "Architecture.radius"
-            )
-    stress = targets.get("stress")
-    if stress is not None and _PRESSURE.fullmatch(stress.unit):
-        median = float(np.median(np.abs(seen["label stress"])))
-        if median > 1:
-            yield (
-                f"stress is {median:.3g} {stress.unit} in the median structure, and 1 is 160 GPa; "
-                f"give the stress in {stress.unit}, not the virial, GPa or kbar"
-            )
+    """Yield a sentence for each thing that is suspicious of a data set as a whole."""
+    for branch in np.unique(seen["branch"]).tolist():
+        mine = seen["branch"] == branch
+        which = f"structure of data set {branch}" if not mine.all() else "structure"
+        if "near" in seen:
+            graph = np.repeat(np.arange(len(mine)), seen["kinds"])
+            others = ~np.isin(seen["element"], (2, 10, 18, 36, 54, 86))  # than noble gases
+            bonded = mine & np.isfinite(seen["near"]) & (np.bincount(graph, others) > 0)
+            median = float(np.median(seen["near"][bonded])) if bonded.any() else 1.0
+            # It is 1.6 to 2.2 for positions in Bohr.
+            if not _NEAREST <= median <= 1.5:
+                yield (
+                    f"nearest atoms are {median:.2g} times the sum of their covalent radii apart "
+                    f"in the median {which}, where 1 is usual; give positions and cells in Å"
+                )
+            if (seen["lonely"][mine] > 0).mean() > 0.5:
+                yield (
+                    f"the median {which} has atoms without neighbours; give positions and cells in "
+                    f"Å, or a larger Architecture.radius"
+                )
+        stress = targets.get("stress")
+        if stress and re.fullmatch(r"eV ?/ ?(Å|A|Ang|Angstrom)\^?[3³]", stress.unit):
+            median = float(np.median(np.abs(seen["label stress"][mine])))
+            if median > 1:  # 160 GPa
+                yield (
+                    f"stress is {median:.3g} {stress.unit} in the median {which}, which is "
+                    f"{median * 160:.0f} GPa; give it in {stress.unit}, not as virial, in GPa or "
+                    f"kbar"
+                )

@@ -106,8 +106,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``measure``: check graphs that are used in place, and compute statistics.
 
     Graphs used in place are read from their own file, without a copy in the store. They are those
-    of the request's ``chunk``, a range within one file. ``directory`` lies in the directory of the
-    preparation.
+    of the request's ``chunk``, a range within one file; the labels of those that it calls
+    ``doubtful`` do not count. ``directory`` lies in the directory of the preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
