@@ -522,7 +522,7 @@ CLEAN: dict[str, Callable[[list[ase.Atoms]], None]] = {
     "isolated atoms": isolated,
     "copies": lambda made: copied(made),
     "copies with rounded labels": lambda made: copied(made, energy=1e-4),
-    "a wide distribution": each(lambda a: a.info.update(gap=float(np.exp(3 * a.info["gap"])))),
+    "a wide distribution": each(lambda a: a.info.update(gap=float(np.exp(a.info["gap"])))),
     "high pressure": each(stretch, 0.82),
 }
 

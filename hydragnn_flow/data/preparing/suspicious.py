@@ -29,9 +29,6 @@ from hydragnn_flow.errors import InputError
 ORIGINS = "origins.json"
 """Name of the file in a task's directory with the file and number of each of its structures."""
 
-_NEAREST = 0.5
-"""Smallest distance of two atoms that is not suspicious [sum of their covalent radii]."""
-
 
 def survey(
     columns: Mapping[str, Column],
@@ -121,7 +118,7 @@ def _distances(
     if len(joined):
         near[joined] = np.minimum.reduceat(ratios, starts[joined])
     pair = np.zeros((len(near), 3))
-    for graph in np.flatnonzero(near < _NEAREST).tolist():
+    for graph in np.flatnonzero(near < 0.5).tolist():
         first, count = starts[graph], edges.counts[graph]
         edge = first + int(ratios[first : first + count].argmin())
         pair[graph] = lengths[edge], numbers[senders[edge]], numbers[receivers[edge]]
@@ -154,7 +151,7 @@ class Doubts:
 class _Check:
     """Result of one check: how far beyond its limit each structure is, and the reason in words."""
 
-    excess: NDArray[np.float64]
+    excess: NDArray[Any]
     """Multiple of the limit, [n]; 0 where nothing is suspicious."""
     why: Callable[[int], str]
     of_label: bool = False
@@ -226,22 +223,16 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 def _of_geometry(seen: Mapping[str, NDArray[Any]]) -> Iterator[_Check]:
     if "near" not in seen:
         return
-    near, pair, lonely = seen["near"], seen["pair"], seen["lonely"]
-
-    def too_near(i: int) -> str:
-        one, other = (chemical_symbols[int(z)] for z in pair[i, 1:])
-        return (
-            f"{one} and {other} are {pair[i, 0]:.3g} Å apart, {near[i]:.2g} times the sum of their "
-            f"covalent radii"
-        )
-
-    yield _Check(np.where(near < _NEAREST, _NEAREST / np.maximum(near, 1e-6), 0.0), too_near)
+    near, lonely = seen["near"], seen["lonely"]
+    lengths, *ends = seen["pair"].T
+    one, other = (np.array(chemical_symbols)[end.astype(np.int64)] for end in ends)
+    words = "{} and {} are {:.3g} Å apart, {:.2g} times the sum of their covalent radii"
     yield _Check(
-        (lonely > 0).astype(np.float64),
-        lambda i: (
-            f"{lonely[i]} of its {seen['atoms'][i]} atoms have no neighbour within the radius"
-        ),
+        np.where(near < 0.5, 0.5 / np.maximum(near, 1e-6), 0.0),
+        partial(_words, words, one, other, lengths, near),
     )
+    words = "{} of its {} atoms have no neighbour within the radius"
+    yield _Check(lonely > 0, partial(_words, words, lonely, seen["atoms"]))
 
 
 def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> Iterator[_Check]:
@@ -355,7 +346,7 @@ def _of_all(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> 
             bonded = mine & np.isfinite(seen["near"]) & (np.bincount(graph, others) > 0)
             median = float(np.median(seen["near"][bonded])) if bonded.any() else 1.0
             # It is 1.6 to 2.2 for positions in Bohr.
-            if not _NEAREST <= median <= 1.5:
+            if not 0.5 <= median <= 1.5:
                 yield (
                     f"nearest atoms are {median:.2g} times the sum of their covalent radii apart "
                     f"in the median {which}, where 1 is usual; give positions and cells in Å"
