@@ -524,6 +524,7 @@ CLEAN: dict[str, Callable[[list[ase.Atoms]], None]] = {
     "copies with rounded labels": lambda made: copied(made, energy=1e-4),
     "a wide distribution": each(lambda a: a.info.update(gap=float(np.exp(a.info["gap"])))),
     "high pressure": each(stretch, 0.82),
+    "some far apart": lambda made: each(stretch, 1.7)(made[:40]),
 }
 
 
