@@ -197,6 +197,10 @@ class DataConfig(Section):
     """Access of training to the store: ``memory`` reads graphs from memory that the processes of a
     node share. If memory is too small, ``random`` reads single graphs from disk, and ``stream``
     reads blocks of many graphs."""
+    suspicious: Literal["say", "refuse", "leave_out"] = "say"
+    """Treatment of structures with impossible distances, labels far from all others, or copies with
+    other labels: ``say`` names the worst and trains on them, ``refuse`` stops the preparation, and
+    ``leave_out`` leaves them out of the store."""
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
     that are too large to be copied. Duplicates are then not searched for."""
@@ -267,6 +271,11 @@ class DataConfig(Section):
                     f"in_place: {key}: the splits are those of the files, and split.calibration "
                     "would draw one; remove it, or leave in_place out"
                 )
+        if self.suspicious == "leave_out":
+            yield (
+                "in_place: the files keep all their structures, and suspicious would leave some "
+                "out; write suspicious: say or refuse, or leave in_place out"
+            )
         if self.dtypes != "hydragnn":
             yield (
                 f"in_place: nothing is written that could be {self.dtypes}; remove dtypes, or "

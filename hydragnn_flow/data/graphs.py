@@ -292,14 +292,15 @@ def _check_density(
 
 def _check_distances(edges: Neighbours, graph_id: int) -> None:
     nearest = int(edges.distances.argmin()) if len(edges.distances) else 0
-    # Nuclei nearer than 0.001 Å are the same one, written twice.
-    if len(edges.distances) == 0 or edges.distances[nearest] >= 1e-3:
+    # Nuclei nearer than 0.1 Å are the same one, written twice, as by the symmetry operations of a
+    # special position with two decimals. Those of molecules are 0.7 Å apart or more.
+    if len(edges.distances) == 0 or edges.distances[nearest] >= 0.1:
         return
     one, other = sorted((int(edges.senders[nearest]), int(edges.receivers[nearest])))
     which = f"the atoms {one} and {other}" if one != other else f"atom {one} and its periodic image"
     raise InputError(
-        f"structure {graph_id} has {which} at one place ({edges.distances[nearest]:.1g} Å apart); "
-        f"correct or remove it"
+        f"structure {graph_id} has {which} at one place ({edges.distances[nearest]:.2g} Å apart); "
+        f"give positions in Å, and special positions with all decimals, or remove it"
     )
 
 

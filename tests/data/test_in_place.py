@@ -20,9 +20,17 @@ from in_place_cases import (
     vectors,
     without,
 )
+from pydantic import ValidationError
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, check_store, prepare_store, run_task, store_summary
+from hydragnn_flow.data import (
+    GraphStore,
+    check_store,
+    prepare_store,
+    run_task,
+    store_summary,
+    write_store,
+)
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.reading.local_shards import files_to_send
 from hydragnn_flow.errors import InputError, StoreError
@@ -326,3 +334,25 @@ def test_what_networks_could_not_read_is_named(own, sources):
         graph.pos = graph.pos + 1e5
     hydragnn_file(own / "far.bp", graphs)
     refused(own, [{**one, "file": "far.bp"}], r"far\.bp: trainset: graph 0 is so far")
+
+
+def test_wrong_labels_are_named_and_do_not_change_the_scales(tmp_path):
+    graphs = alloy_graphs(60, 7)
+    section = {"format": "hydragnn"}
+    for name, energy in (("clean", 0.0), ("wrong", 1e6)):
+        graphs[3].energy = graphs[3].energy + energy
+        splits = {"trainset": graphs[:40], "valset": graphs[40:50], "testset": graphs[50:]}
+        write_store(tmp_path / f"{name}.gs", splits, units=TARGETS, cutoff=4.0)
+    clean, wrong = (
+        of_one(tmp_path, {**section, "file": f"{name}.gs"}, tmp_path / name).manifest
+        for name in ("clean", "wrong")
+    )
+    (worst,) = wrong.provenance["suspicious"]["worst"]
+    assert worst["where"].endswith("wrong.gs: trainset: graph 3") and "energy" in worst["why"]
+    assert clean.provenance["suspicious"] == {}
+    known = clean.statistics.element_energies
+    assert wrong.statistics.element_energies == pytest.approx(known, abs=0.1)
+    with pytest.raises(ValidationError, match="in_place: the files keep all their structures"):
+        DataConfig.model_validate(
+            {"source": {**section, "file": "x.bp"}, "in_place": True, "suspicious": "leave_out"}
+        )

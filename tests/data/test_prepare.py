@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import ase.io
 import numpy as np
 import pytest
+from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
@@ -406,3 +411,152 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     assert len(write_store(tmp_path / "s", {"trainset": graphs})["trainset"]) == len(graphs)
     found = sorted(path.name for path in tmp_path.iterdir())
     assert found == [".other.writing", "precious", "s", "t"]
+
+
+def alloys(n: int = 60) -> list[ase.Atoms]:
+    """Cells of four atoms whose energy is a sum over them, but for 0.05 eV/atom."""
+    made, rng = [], np.random.default_rng(0)
+    for _ in range(n):
+        atoms = bulk("Cu", cubic=True, a=3.9)
+        atoms.symbols = rng.choice(["Cu", "Au"], size=4)
+        atoms.set_cell(atoms.cell.array * rng.uniform(0.97, 1.03), scale_atoms=True)
+        atoms.rattle(0.05, rng=rng)
+        energy = atoms.numbers.sum() / 10 + rng.normal(scale=0.2)
+        results = {"energy": energy, "forces": rng.normal(size=(4, 3))}
+        atoms.calc = SinglePointCalculator(atoms, **results, stress=rng.normal(size=6) / 100)
+        atoms.info["gap"] = max(0.0, rng.normal())
+        made.append(atoms)
+    return made
+
+
+def relabel(atoms: ase.Atoms, key: str, value: Any) -> None:
+    atoms.calc.results[key] = value(atoms.calc.results[key])
+
+
+def stretch(atoms: ase.Atoms, factor: float) -> None:
+    atoms.set_cell(atoms.cell.array * factor, scale_atoms=True)
+
+
+def copied(made: list[ase.Atoms], **changes: Any) -> None:
+    made.append(made[4].copy())
+    made[-1].calc = SinglePointCalculator(made[-1], **made[4].calc.results)
+    made[-1].calc.results["energy"] += changes.pop("energy", 0.0)
+    made[-1].info |= changes
+
+
+def isolated(made: list[ase.Atoms], energy: float = 3.5) -> None:
+    for symbol in ("Cu", "Au", "Ag"):
+        atom = ase.Atoms(symbol, cell=[20] * 3)
+        results = {"energy": energy, "forces": np.zeros((1, 3)), "stress": np.zeros(6)}
+        atom.calc, atom.info["gap"] = SinglePointCalculator(atom, **results), 0.5
+        made.append(atom)
+
+
+def each(change: Callable[..., None], *values: Any) -> Callable[[list[ase.Atoms]], None]:
+    def change_all(made: list[ase.Atoms]) -> None:
+        for atoms in made:
+            change(atoms, *values)
+
+    return change_all
+
+
+def judged(tmp_path: Path, change: Callable[[list[ase.Atoms]], None], **data: Any) -> GraphStore:
+    made = alloys()
+    change(made)
+    for atoms in made:
+        atoms.pbc = True
+    ase.io.write(tmp_path / "a.xyz", made, format="extxyz")
+    units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "gap": "eV"}
+    source = {"format": "ase", "train": "a.xyz", "targets": units}
+    values = {"source": source, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}, **data}
+    return prepare(tmp_path / "s", DataConfig.model_validate(values), cutoff=5.0)
+
+
+CLEAN: dict[str, Callable[[list[ase.Atoms]], None]] = {
+    "as they are": lambda made: None,
+    "all electrons": each(lambda a: relabel(a, "energy", lambda e: e - 600.0 * a.numbers.sum())),
+    "isolated atoms": isolated,
+    "copies": lambda made: copied(made),
+    "copies with rounded labels": lambda made: copied(made, energy=1e-4),
+    "a wide distribution": each(lambda a: a.info.update(gap=float(np.exp(a.info["gap"])))),
+    "high pressure": each(stretch, 0.82),
+    "some far apart": lambda made: each(stretch, 1.7)(made[:40]),
+}
+
+
+@pytest.mark.parametrize("what", CLEAN)
+def test_clean_data_are_not_suspicious(what, tmp_path):
+    found = judged(tmp_path, CLEAN[what], suspicious="refuse").manifest.provenance
+    assert found["suspicious"] == {}
+
+
+SUSPICIOUS: list[tuple[Callable[[list[ase.Atoms]], Any], str]] = [
+    (
+        lambda a: relabel(a[7], "energy", lambda e: e + 2000),
+        r"structure 7: energy .*eV/atom is 500",
+    ),
+    (lambda a: relabel(a[7], "energy", lambda e: -9999.0), r"structure 7: energy -2499.75 eV/atom"),
+    (lambda a: relabel(a[7], "energy", lambda e: e * 27.2), "structure 7: energy"),
+    (lambda a: relabel(a[7], "forces", lambda f: f * 1000), r"structure 7: forces .*eV/Å is"),
+    (lambda a: relabel(a[7], "stress", lambda s: s * 1602), "structure 7: stress"),
+    (lambda a: a[7].info.update(gap=1e8), r"structure 7: gap 1e\+08 eV"),
+    (lambda a: copied(a, gap=5.0), r"2 of 61 .*structure (4|60): copies of it differ by .* in gap"),
+    (lambda a: copied(a, energy=0.4), r"structure 4: copies of it differ by 0.1 eV/atom in energy"),
+    (lambda a: a[7].positions[:1].__setitem__(0, a[7].positions[1] + 0.3), r"7: .* 0.52 Å apart"),
+    (lambda a: stretch(a[7], 3.0), r"structure 7: 4 of its 4 atoms have no neighbour"),
+    (each(stretch, 1 / 0.529), "1.8 times .* positions and cells in Å"),
+    (each(stretch, 0.25), "0.2. times .* positions and cells in Å"),
+    (each(stretch, 10.0), "the median structure has atoms without neighbours"),
+    (
+        each(relabel, "stress", lambda s: s * 160.2),
+        r"stress is .* eV/Å³ in the median .* not as virial",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), SUSPICIOUS)
+def test_what_is_suspicious_is_refused_in_one_sentence(change, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence + r".*set data\.suspicious to") as caught:
+        judged(tmp_path, change, suspicious="refuse")
+    assert "\n" not in str(caught.value) and not (tmp_path / "s").exists()
+
+
+def test_wrong_labels_are_told_of_and_do_not_change_the_scales(tmp_path, caplog):
+    def spoil(made: list[ase.Atoms]) -> None:
+        relabel(made[7], "energy", lambda e: e + 1e6)
+        made[8].info["gap"] = 1e8
+        isolated(made)
+
+    caplog.set_level(logging.INFO)
+    clean = judged(tmp_path, lambda made: None).manifest.statistics
+    shutil.rmtree(tmp_path / "s")
+    store = judged(tmp_path, spoil)
+    found, statistics = store.manifest.provenance["suspicious"], store.manifest.statistics
+    assert (
+        found["structures"],
+        found["of"],
+        sum(map(len, map(store.__getitem__, store.splits))),
+    ) == (2, 63, 63)
+    assert [one["where"].split(": ")[1] for one in found["worst"]] == ["structure 8", "structure 7"]
+    assert statistics.element_energies == pytest.approx(clean.element_energies | {47: 3.5}, abs=0.1)
+    assert statistics.energy_per_atom_std == pytest.approx(clean.energy_per_atom_std, rel=0.3)
+    assert statistics.targets["gap"].std == pytest.approx(clean.targets["gap"].std, rel=0.3)
+    assert "suspicious structures, to be looked at (data.suspicious): 2 of 63" in caplog.text
+    with pytest.raises(
+        InputError, match=r"2 of 63 structures are suspicious, the worst is .*a\.xyz"
+    ):
+        judged(tmp_path, spoil, suspicious="refuse")  # the store that exists
+    with pytest.raises(StoreError, match="leave_out_suspicious"):
+        judged(tmp_path, spoil, suspicious="leave_out")
+
+
+def test_suspicious_structures_can_be_left_out(tmp_path):
+    spoil = SUSPICIOUS[0][0]
+    store = judged(tmp_path, spoil, suspicious="leave_out")
+    assert sum(len(store[name]) for name in store.splits) == 59
+    assert 7 not in np.concatenate([store[name].graph_id for name in store.splits])
+    assert store.manifest.provenance["suspicious"]["left_out"]
+    assert judged(tmp_path, spoil, suspicious="leave_out").manifest == store.manifest
+    shutil.rmtree(tmp_path / "s")
+    with pytest.raises(InputError, match="would leave most structures out: nearest atoms are"):
+        judged(tmp_path, each(stretch, 0.25), suspicious="leave_out")

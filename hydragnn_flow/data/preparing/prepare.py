@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.neighbours import Truncation
+from hydragnn_flow.data.preparing.suspicious import Doubts, check_refused, judge, sentences
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
@@ -41,6 +44,9 @@ from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.log import tell
+
+_logger = logging.getLogger(__name__)
 
 _GRAPHS_PER_TASK = 1000
 """Number of graphs that one task measures, which takes some seconds."""
@@ -54,7 +60,7 @@ Records = list[dict[str, Any]]
 
 def use_in_place(
     preparation: Preparation, config: DataConfig
-) -> tuple[Content, Records, dict[str, Any]]:
+) -> tuple[Content, Records, dict[str, Any], Doubts]:
     """Check the files that a store uses without copying, and compute what its manifest needs.
 
     The manifest is the store's description of its content.
@@ -69,13 +75,14 @@ def use_in_place(
     Returns
     -------
     tuple
-        Content of the store (shards with keys and statistics), the records of the tasks, and a
-        summary with the number of graphs by split.
+        Content of the store (shards with keys and statistics), the records of the tasks, a summary
+        with the number of graphs by split, and the suspicious graphs.
 
     Raises
     ------
     InputError
-        If networks cannot read a file as it is; the message names file and graph.
+        If networks cannot read a file as it is, or suspicious graphs are refused; the message names
+        file and graph.
     """
     data_sets = config.data_sets
     files = [cast(HydragnnSource, one.source).file for one in data_sets]
@@ -102,10 +109,18 @@ def use_in_place(
             "what": f"graphs {chunk.start} to {chunk.stop - 1} of {chunk.file}",
             "size": chunk.stop - chunk.start,
             "chunk": vars(chunk),
+            "doubtful": [],
         }
         for chunk in chunks
     ]
     records = preparation.run("structures", "measure", "graphs", requests)
+    folders = preparation.directories("graphs", len(requests))
+    doubts = judge(folders, records, config.suspicious)
+    again = [n for n, some in enumerate(doubts.of_task) if some and chunks[n].role == "train"]
+    requests = [{**requests[n], "doubtful": doubts.of_task[n]} for n in again]
+    measured = preparation.run("suspicious structures", "measure", "again", requests)
+    for n, record in zip(again, measured, strict=True):
+        records[n] = record
     statistics = [Accumulator(part.targets, part.node_features) for part in parts]
     for chunk, record in zip(chunks, records, strict=True):
         statistics[chunk.data_set].merge(record["statistics"])
@@ -115,7 +130,7 @@ def use_in_place(
     ]
     sizes_of = {name: sum(part.splits[name].graphs for part in parts) for name in parts[0].splits}
     division = {"graphs": sizes_of, "left_out": {}, "duplicates": {}}
-    return join_contents(contents), records, division
+    return join_contents(contents), records, division, doubts
 
 
 T = TypeVar("T")
@@ -123,7 +138,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 6
+_RECORDS = 7
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -192,6 +207,9 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
+        found = store.manifest.provenance.get("suspicious") or {}
+        check_refused(found, config.suspicious)
+        _tell(found)
         # Files of workers that outlived their driver, and of an interrupted preparation.
         shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
         return store
@@ -213,15 +231,17 @@ def prepare_store(
         if config.in_place:
             if provenance["inputs"]["bytes"] <= _FEW_BYTES:
                 preparation = replace(preparation, workers=None)
-            content, records, division = use_in_place(preparation, config)
+            content, records, division, doubts = use_in_place(preparation, config)
         else:
             chunks = open_source(config, seed).chunks()
             if _size(chunks) <= _FEW:
                 preparation = replace(preparation, workers=None)
             units, records = _read(preparation, chunks)
             _check_alike(records)
-            division = _divide(config, units, records, seed)
-            content = _write(preparation, units, records)
+            doubts = judge(units, records, config.suspicious)
+            leave = doubts.structures & (config.suspicious == "leave_out")
+            division = _divide(config, units, records, seed, leave)
+            content = _write(preparation, units, records, doubts)
             for shard in content.shards:
                 if not (staging / shard.path).exists():  # moved before this process began
                     folder = tasks / shard.path.split(".")[0]
@@ -238,6 +258,7 @@ def prepare_store(
             provenance={
                 **provenance,
                 "division": division,
+                "suspicious": doubts.found,
                 "own_edges": any(record["own_edges"] for record in records),
                 # New structures to predict need the same inputs.
                 **({ENCODINGS: encodings} if first["encoded"] else {}),
@@ -246,7 +267,13 @@ def prepare_store(
         )
         commit_store(staging, path, content, described, config.dtypes)
         shutil.rmtree(building, ignore_errors=True)
+    _tell(doubts.found)
     return GraphStore.open(path, mode="random")
+
+
+def _tell(suspicious: Mapping[str, Any]) -> None:
+    for sentence in sentences(suspicious) if suspicious else ():
+        tell(_logger, "%s", sentence)
 
 
 def _provenance(
@@ -266,6 +293,8 @@ def _provenance(
         "max_neighbours": max_neighbours,
         "inputs": fingerprint(config),
         "in_place": config.in_place,
+        # Missing in older stores, and without effect on the graphs otherwise.
+        "leave_out_suspicious": config.suspicious == "leave_out" or None,
     }
 
 
@@ -334,7 +363,7 @@ def _read(
         {"what": _what(*group), "size": _size(group), "chunks": [vars(chunk) for chunk in group]}
         for group in groups
     ]
-    units = [preparation.directory / f"unit-{number:05d}" for number in range(len(groups))]
+    units = preparation.directories("unit", len(groups))
     return units, preparation.run("structures", "read", "unit", requests)
 
 
@@ -378,10 +407,15 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _divide(
-    config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
+    config: DataConfig,
+    units: Sequence[Path],
+    records: Sequence[Mapping[str, Any]],
+    seed: int,
+    leave: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Divide structures into splits and return a summary; write the splits of each reading task.
 
+    The structures of the mask ``leave`` are in no split.
     The summary counts graphs by split, structures left out by reason, and duplicates by split.
     """
     data_set = np.array([number for record in records for number in record["data_set"]])
@@ -390,7 +424,7 @@ def _divide(
     left_out, duplicates = Counter[str](), Counter[str]()
     for number, one in enumerate(config.data_sets):
         assert one.split is not None  # its own, or the common one
-        (mine,) = np.nonzero(data_set == number)
+        (mine,) = np.nonzero((data_set == number) & ~leave)
         structures = Structures(*([values[i] for i in mine.tolist()] for values in deciding))
         by, fractions = one.split.by, (one.split.val, one.split.test)
         try:
@@ -411,9 +445,13 @@ def _divide(
 
 
 def _write(
-    preparation: Preparation, units: Sequence[Path], records: Sequence[Mapping[str, Any]]
+    preparation: Preparation,
+    units: Sequence[Path],
+    records: Sequence[Mapping[str, Any]],
+    doubts: Doubts,
 ) -> Content:
     """Write the shards and return their content."""
+    doubtful = dict(zip(map(str, units), doubts.of_task, strict=True))
     # A shard from units with all structures left out would have no keys.
     divided = [set(load_split(unit)) - {""} for unit in units]
     kept = [(u, r["content"]) for u, r, names in zip(units, records, divided, strict=True) if names]
@@ -423,7 +461,13 @@ def _write(
         for _, content in kept
     ]
     requests = [
-        {"what": f"shard {number}", "size": 1, "units": group, "splits": splits}
+        {
+            "what": f"shard {number}",
+            "size": 1,
+            "units": group,
+            "splits": splits,
+            "doubtful": [doubtful[unit] for unit in group],
+        }
         for number, group in enumerate(_grouped([str(u) for u, _ in kept], sizes, _SHARD_BYTES))
     ]
     written = preparation.run("shards", "write", "shard", requests)

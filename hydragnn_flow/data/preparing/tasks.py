@@ -18,7 +18,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -36,11 +36,12 @@ from hydragnn_flow.data.graphs import (
     truncation_of,
 )
 from hydragnn_flow.data.neighbours import Truncation, are_resolved
+from hydragnn_flow.data.preparing.suspicious import ORIGINS, joined, survey
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
-from hydragnn_flow.data.sources.arrays import check_size
+from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, check_size
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import open_source
@@ -105,28 +106,36 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``measure``: check graphs that are used in place, and compute statistics.
 
     Graphs used in place are read from their own file, without a copy in the store. They are those
-    of the request's ``chunk``, a range within one file. ``directory`` lies in the directory of the
-    preparation.
+    of the request's ``chunk``, a range within one file; the labels of those that it calls
+    ``doubtful`` do not count. ``directory`` lies in the directory of the preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
     manifest = store.manifest
     statistics = Accumulator(manifest.targets, manifest.node_features)
     own_edges, truncation = False, Truncation()
+    doubtful = np.zeros(chunk.stop - chunk.start, dtype=np.bool_)
+    doubtful[request["doubtful"]] = True
+    surveys, origins = [], []
     with closing(store):  # closes its files, but keeps the index of their rows
         for first in range(chunk.start, chunk.stop, 64):
             last = min(first + 64, chunk.stop)
             graphs = list(store[split].between(first, last))
             where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
             columns = pack(graphs, where, manifest.keys)
-            statistics.update(columns, train=split == TRAIN)
+            some = slice(first - chunk.start, last - chunk.start)
+            statistics.update(columns, split == TRAIN, doubtful[some])
+            surveys.append(survey(columns, manifest.targets, manifest.has_atoms))
+            origins += where
             for graph, origin in zip(graphs, where, strict=True):
                 _check(graph, manifest, origin, within[0])
                 own_edges = own_edges or has_own_edges(graph, *within)
                 truncation += truncation_of(graph, within[0])
             refuse_cut_lists(request, truncation, own_edges)
+    write_json(directory / ORIGINS, origins)
     return {
         "statistics": statistics,
+        "survey": joined(surveys),
         "own_edges": own_edges,
         "truncation": truncation,
         "encoded": False,
@@ -184,6 +193,10 @@ class Preparation:
     workers: Workers | None
     """Function that runs the tasks in workers; None to run them in this process."""
 
+    def directories(self, stem: str, number: int) -> list[Path]:
+        """Return the directories of the results of ``number`` tasks, whose names begin alike."""
+        return [self.directory / f"{stem}-{n:05d}" for n in range(number)]
+
     def run(
         self, what: str, kind: str, stem: str, requests: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
@@ -204,7 +217,7 @@ class Preparation:
             Request of each task, to which the settings are added: its name ``what``, its ``size``
             for ``show``, and all that the function of ``kind`` needs.
         """
-        directories = [self.directory / f"{stem}-{n:05d}" for n in range(len(requests))]
+        directories = self.directories(stem, len(requests))
         # Listed at once: asked for single records, NFS would remember for half a minute which do
         # not exist.
         there = {entry.name for entry in self.directory.iterdir()}
@@ -282,6 +295,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     groups: list[str | None] = []
     data_sets: list[int] = []
     own_edges = False
+    origins: list[str] = []
     encoded: bool | None = None
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
@@ -299,15 +313,22 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 series.add(_ALL, graph, record.origin)
                 roles.append(chunk["role"])
                 groups.append(record.group)
+                origins.append(record.origin)
                 data_sets.append(chunk["data_set"])
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
+    write_json(directory / ORIGINS, origins)
     hashes: list[str] = []
     formulas: list[str] = []
+    surveys = []
+    found = _described(source.found_targets, source.node_features)
+    of_atoms = source.node_features[0] == ATOMIC_NUMBER
     index = _index([directory], [content])
     with closing(DiskReader(index)) as disk:
         for columns in disk.blocks():
-            hashes += graph_hashes(columns)
+            of_block = graph_hashes(columns)
+            hashes += of_block
+            surveys.append(survey(columns, found["targets"], of_atoms, of_block))
             if any(one.split and one.split.by == "composition" for one in config.data_sets):
                 formulas += compositions(columns)
     return {
@@ -316,8 +337,9 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "group": groups,
         "data_set": data_sets,
         "what": request["what"],
-        **_described(source.found_targets, source.node_features),
+        **found,
         "hash": hashes,
+        "survey": joined(surveys),
         "composition": formulas or [""] * len(hashes),
         "own_edges": own_edges,
         "encoded": bool(encoded),
@@ -342,7 +364,10 @@ def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
 
 
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Run the task ``write``: copy graphs of finished reading tasks to shards of the store."""
+    """Run the task ``write``: copy graphs of finished reading tasks to shards of the store.
+
+    The labels of the request's ``doubtful`` graphs do not count in the statistics.
+    """
     units = [Path(unit) for unit in request["units"]]
     records = [_load_record(unit) for unit in units]
     index = _index(units, [record["content"] for record in records])
@@ -358,14 +383,25 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             targets=records[0]["targets"], node_features=records[0]["node_features"]
         ),
     )
+    doubtful = np.concatenate(
+        [
+            np.isin(np.arange(len(record["hash"])), some)
+            for record, some in zip(records, request["doubtful"], strict=True)
+        ]
+    )
+    statistics = Accumulator(records[0]["targets"], records[0]["node_features"])
     with closing(DiskReader(index)) as disk, series:
         for name in request["splits"]:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
                 if len(graphs):
-                    series.append(name, disk.columns(graphs))
-        return {"content": series.close()}
+                    columns = disk.columns(graphs)
+                    series.append(name, columns)
+                    if doubtful.any():
+                        statistics.update(columns, name == TRAIN, doubtful[graphs])
+        content = series.close()
+    return {"content": replace(content, statistics=statistics) if doubtful.any() else content}
 
 
 _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {

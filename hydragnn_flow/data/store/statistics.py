@@ -40,7 +40,7 @@ class Moments:
         self.largest = np.zeros(dim)
 
     def update(self, values: NDArray[np.float64]) -> None:
-        """Add the values of a target, one row for each graph or atom, [n, dim]."""
+        """Add the values of a target, one row for each graph or atom, [n, dim]; at least one."""
         block = Moments(values.shape[1])
         block.n = len(values)
         block.mean = values.mean(axis=0)
@@ -93,7 +93,12 @@ class Accumulator:
         self._labels: dict[int, _Labels] = {}
         """Statistics of labels by branch index; under index 0 if graphs name no branch."""
 
-    def update(self, columns: Mapping[str, Column], train: bool) -> None:
+    def update(
+        self,
+        columns: Mapping[str, Column],
+        train: bool,
+        doubtful: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Add the graphs of a block (graphs that are written together) to the statistics.
 
         Parameters
@@ -102,6 +107,8 @@ class Accumulator:
             Columns of the graphs by key.
         train
             True for training graphs; other graphs only add elements and branches.
+        doubtful
+            True for each graph whose labels do not count, [n_graphs]; None if there are none.
         """
         numbers = None if self.elements is None else atomic_numbers(columns)
         if numbers is None or self.elements is None:
@@ -118,9 +125,13 @@ class Accumulator:
             name: target_array(columns[name].values, target)
             for name, target in self._targets.items()
         }
+        trusted = np.ones(len(atoms), dtype=np.bool_) if doubtful is None else ~doubtful
+        isolated = are_isolated(columns)
         for branch, graphs in _by_branch(columns):
             labels = self._labels.setdefault(branch, _Labels(self._targets))
-            labels.update(values, numbers, atoms, graphs)
+            labels.graphs += int(graphs.sum())
+            labels.atoms += int(atoms[graphs].sum())
+            labels.update(values, numbers, atoms, graphs & trusted, isolated)
 
     def merge(self, other: Accumulator) -> None:
         """Add all graphs that ``other`` has gathered, for example in another process."""
@@ -174,16 +185,22 @@ class _Labels:
         numbers: NDArray[np.int64] | None,
         atoms: NDArray[np.int64],
         graphs: NDArray[np.bool_],
+        isolated: NDArray[np.bool_],
     ) -> None:
         """Add labels of graphs in a block.
 
         ``values`` has the labels by target, [n_graphs or n_atoms, dim]; ``numbers`` the atomic
         numbers [n_atoms], None if nodes are not atoms; ``atoms`` each graph's number of nodes
-        [n_graphs]; ``graphs`` is the mask of graphs to add [n_graphs].
+        [n_graphs]; ``graphs`` is the mask of graphs to add [n_graphs]; ``isolated`` that of
+        isolated atoms, whose energies are not those of elements in a material.
         """
+        if self._fit is not None and numbers is not None:
+            alone = graphs & isolated
+            self._fit.keep(numbers[np.repeat(alone, atoms)], values[ENERGY][alone, 0])
+            graphs = graphs & ~isolated
+        if not graphs.any():
+            return
         of_atoms = np.repeat(graphs, atoms)
-        self.graphs += int(graphs.sum())
-        self.atoms += int(of_atoms.sum())
         for name, target in self._targets.items():
             rows = graphs if target.level == "graph" else of_atoms
             self._moments[name].update(values[name][rows])
@@ -237,6 +254,12 @@ class _EnergyFit:
         self.elements: list[int] = []
         self.factor = np.zeros((0, 2))
         """Triangular factor and rows added since, [n, 1 + n_elements + 1]."""
+        self.alone: dict[int, float] = {}
+        """Lowest energy of an isolated atom of each element that has one."""
+
+    def keep(self, numbers: NDArray[np.int64], energies: NDArray[np.float64]) -> None:
+        for number, energy in zip(numbers.tolist(), energies.tolist(), strict=True):
+            self.alone[number] = min(energy, self.alone.get(number, energy))
 
     def update(
         self, numbers: NDArray[np.int64], atoms: NDArray[np.int64], energies: NDArray[np.float64]
@@ -256,16 +279,18 @@ class _EnergyFit:
 
     def merge(self, other: _EnergyFit) -> None:
         self._add(other.elements, other.triangle())
+        self.keep(np.array(list(other.alone)), np.array(list(other.alone.values())))
 
     def solve(self) -> tuple[dict[int, float], float]:
         """Return the energy of each element, and the standard deviation of residuals per atom.
 
         If compositions do not determine the elements' energies (one stoichiometry only), the
         solution of least norm is taken: it distributes the energy instead of inventing differences.
+        Elements that occur only as isolated atoms have the energy of these.
         """
         factor = self.triangle()
         if not len(factor):
-            return {}, 1.0
+            return self.alone, 1.0
         fit, *_ = np.linalg.lstsq(factor[:, 1:-1], factor[:, -1], rcond=None)
         residuals = factor[:, -1] - factor[:, 1:-1] @ fit
         # The first row is along the column of ones: its square is the number of graphs, and the
@@ -275,7 +300,7 @@ class _EnergyFit:
         largest = float(np.linalg.norm(factor[:, -1]) / np.sqrt(n))
         # Twelve digits of the energies themselves: below that it is rounding.
         std = std if std > max(_NO_SPREAD, largest * _NO_SPREAD) else 1.0
-        return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
+        return self.alone | dict(zip(self.elements, fit.tolist(), strict=True)), std
 
     def triangle(self) -> NDArray[np.float64]:
         """Reduce factor and added rows to one triangular factor in place, and return the factor."""
@@ -320,6 +345,12 @@ def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
     numbers = values.astype(np.int64)
     plausible = (numbers == values) & (numbers >= 1) & (numbers <= 118)
     return numbers if plausible.all() else None
+
+
+def are_isolated(columns: Mapping[str, Column]) -> NDArray[np.bool_]:
+    """Return True for each graph that is a single node without edges, [n_graphs]."""
+    isolated: NDArray[np.bool_] = (columns["x"].counts == 1) & (columns["edge_index"].counts == 0)
+    return isolated
 
 
 def target_array(values: NDArray[Any], target: Target) -> NDArray[np.float64]:
