@@ -50,10 +50,10 @@ def test_an_energy_per_atom_makes_no_potential(label, tmp_path):
     assert not config.is_potential
     assert config.targets == [label] and config.others == [FORCES]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "mean"
-    total = energy("REF_energy")
-    config = made(tmp_path, label, total, FORCES)
+    total, forces = energy("REF_energy"), replace(FORCES, key="REF_force")
+    config = made(tmp_path, label, total, forces)
     assert config.is_potential
-    assert [one.key for one in config.targets] == ["REF_energy", "force"]
+    assert [one.key for one in config.targets] == ["REF_energy", "REF_force"]
     assert config.others == [label], "what is learnt under another name is not listed again"
 
 
