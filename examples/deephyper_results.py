@@ -30,11 +30,16 @@ def best(table: pd.DataFrame, config: RunConfig, objective: str) -> list[dict[st
     space, found = config.search.space, []
     columns = {path: "p:" + path.rpartition(".")[2] for path in space}
     names = [name for name in table.columns if f"p:{name}" in {*columns.values(), *RENAMED}]
-    if objective not in table or not (names or any(name.startswith("p:") for name in table)):
+    if objective not in table or not (names or any(str(name)[:2] == "p:" for name in table)):
         raise InputError(f"is no table of DeepHyper: its columns are {', '.join(table.columns)}")
     table = table.rename(columns={name: f"p:{name}" for name in names}).rename(columns=RENAMED)
-    table = table[table[objective] != objective]  # a header in the middle makes all cells texts
-    table = table.apply(lambda column: pd.to_numeric(column, errors="coerce").fillna(column))
+    table = table[
+        table[objective] != objective
+    ].copy()  # a header in the middle makes all cells texts
+    for name in table:
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        if numbers.notna().equals(table[name].notna()):
+            table[name] = numbers
     objectives = pd.to_numeric(table[objective], errors="coerce")
     worked = table[objectives.abs() < float("inf")]
     if worked.empty:
@@ -54,8 +59,10 @@ def best(table: pd.DataFrame, config: RunConfig, objective: str) -> list[dict[st
         if values and all(space[path].contains(of) for path, of in values.items()):
             found += [] if values in found else [values]
     if not found:
+        lack = [name for name in columns.values() if name not in table]
+        remedy = f"it has no column {', '.join(lack)}" if lack else "widen the space"
         raise InputError(
-            f"has {len(worked)} evaluations that worked, none in search.space: widen the space"
+            f"has {len(worked)} evaluations that worked, none in search.space: {remedy}"
         )
     return found[:MOST]
 

@@ -66,15 +66,14 @@ def init(
     if config.others:
         say(f"not learnt  {', '.join(label.key for label in config.others)}")
     slopes = [label.key for label in config.others if label.quantity in ("forces", "stress")]
-    if slopes:
+    if slopes and config.targets[0].name == "energy":
         say(f"apart       {', '.join(slopes)}: prefix, suffix, unit or cell do not fit the energy")
     for key, why in finding.unusable.items():
         say(f"unusable    {key}: {why}")
     keys = [label.key for label in (*config.targets, *config.others)]
     there = {quantity_of(key)[0] for key in (*keys, *finding.unusable)} - {""}
-    if there and (
-        missing := [word for word in ("energy", "forces", "stress") if word not in there]
-    ):
+    wanted = ("energy", "forces", "stress") if finding.have_cells else ("energy", "forces")
+    if there and (missing := [word for word in wanted if word not in there]):
         say(f"not there   {', '.join(missing)}")
     if finding.skipped:
         say(f"not used    {', '.join(finding.skipped)}")

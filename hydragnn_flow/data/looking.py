@@ -183,7 +183,9 @@ def _kinds(entries: Iterable[Path]) -> dict[str, list[Path]]:
 
 def _named(files: Iterable[Path], faults: Mapping[Path, InputError]) -> list[str]:
     """Return each name of files once, with their number, or with the fault of a table."""
-    told = {file.name: str(fault).removeprefix(f"{file}: ") for file, fault in faults.items()}
+    told = {
+        file.name: str(fault).removeprefix(str(file)).lstrip(": ") for file, fault in faults.items()
+    }
     counted = Counter(file.name for file in files).items()
     return [f"{name} ({said})" if (said := told.get(name, n)) != 1 else name for name, n in counted]
 

@@ -176,16 +176,17 @@ def _chosen(finding: Finding) -> list[Label]:
             usable.setdefault((label.quantity, label.method), label)
     unusable = {quantity_of(key): key for key in finding.unusable}
     methods = dict.fromkeys(method for _, method in (*usable, *unusable))
-    ranked = sorted(methods, key=lambda method: (method != "", method not in REFERENCES))
-    for alone in (False, True):
-        for method in ranked:
+    known = [method for method in ("", *sorted(REFERENCES)) if method in methods]
+    # Those of other methods are perhaps the predictions of a model.
+    for some in (known, [method for method in methods if method not in known]):
+        some.sort(key=lambda method: not {("forces", method)} & {*usable, *unusable})
+        for method in some:
             energy, forces = usable.get(("energy", method)), usable.get(("forces", method))
-            if not (alone or forces or ("forces", method) in unusable):
-                continue
-            if energy is None and (key := unusable.get(("energy", method))):
+            key = unusable.get(("energy", method))
+            if energy is None and key and (forces or method in known):
                 raise InputError(
-                    f"{finding.folder}: {key!r} is the energy to learn, and it is usable "
-                    f"{finding.unusable[key]}; correct it, or leave out the structures without"
+                    f"{finding.folder}: the energy {key!r} cannot be learnt "
+                    f"({finding.unusable[key]}); correct it, or leave out the structures without"
                 )
             if energy and (forces or _is_total(energy)):
                 stress = usable.get(("stress", method)) if forces else None
