@@ -65,7 +65,7 @@ def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path):
         (lambda text: re.sub(r"-\d\S+,(\d,)", r"F,\1", text), "that has worked: all 7 failed"),
         (
             lambda text: text.replace(",", ";"),
-            "is no table of DeepHyper: its columns are p:model_type;",
+            "no table of DeepHyper: its columns are p:model_type;",
         ),
         (lambda text: re.sub("PAINN|SchNet", "GIN", text), "none in search.space: widen the space"),
     ],
