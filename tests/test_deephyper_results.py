@@ -1,9 +1,11 @@
 """The best evaluations of DeepHyper as configurations that a search begins with."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from console_cases import changed
 
@@ -53,3 +55,27 @@ def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path):
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     enqueued = [dict(one) for one in load_config(path).search.enqueue]
     assert enqueued == BEST and isinstance(enqueued[1]["Architecture.num_filters"], int)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text + text.replace("PAINN,32,,0.002,2,-0.25", "PAINN,32,,0.002,9,-0.2"), ""),
+        (lambda text: text.replace("p:", ""), ""),
+        (lambda text: re.sub(r"-\d\S+,(\d,)", r"F,\1", text), "that has worked: all 7 failed"),
+        (
+            lambda text: text.replace(",", ";"),
+            "no table of DeepHyper: its columns are p:model_type;",
+        ),
+        (lambda text: re.sub("PAINN|SchNet", "GIN", text), "none in search.space: widen the space"),
+    ],
+)
+def test_what_a_table_lacks_is_told(change, says, tmp_path):
+    values, path = changed("search/space", SPACE), tmp_path / "campaign.yaml"
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    (tmp_path / "results.csv").write_text(change(RESULTS))
+    words = [sys.executable, SCRIPT, path, tmp_path / "results.csv"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == bool(says) and says in done.stderr
+    if not says:
+        assert yaml.safe_load(done.stdout)["search"]["enqueue"] == BEST

@@ -43,7 +43,7 @@ def init(
     marked.
     """
     from hydragnn_flow.campaign.setup.first_config import atoms_told, first_config, write_config
-    from hydragnn_flow.data.looking import look
+    from hydragnn_flow.data.looking import look, quantity_of
 
     here = Path.cwd()
     with using(directory, here):
@@ -52,18 +52,29 @@ def init(
         config = first_config(finding, directory.resolve().name, here, gcds)
         files = write_config(config, here)
     sizes = ", ".join(f"{size:,} for {role}" for role, size in finding.sizes.items())
-    units = (f"{label.name} [{label.unit or 'unit unknown'}]" for label in config.targets)
+    targets = (
+        f"{label.name} [{label.unit or 'unit unknown'}]"
+        + (f" from {label.key}" if label.key != label.name else "")
+        for label in config.targets
+    )
     say(f"data        {finding.used}; structures: {sizes}")
     say(f"atoms       {atoms_told(finding)}")
     say(f"elements    {' '.join(finding.elements)} (of {finding.looked_at:,} structures looked at)")
-    say(f"targets     {', '.join(units)}{'; a potential' if config.is_potential else ''}")
+    say(f"targets     {', '.join(targets)}{'; a potential' if config.is_potential else ''}")
     if finding.edges_are_cut and config.is_potential:
         say("edges       leave out near neighbours: forces are no gradient (truncated_neighbours)")
     if config.others:
-        say(f"not learnt  {', '.join(label.name for label in config.others)}")
-    if finding.partial:
-        some = (f"{key} ({n} of {finding.looked_at})" for key, n in finding.partial.items())
-        say(f"incomplete  {', '.join(some)}")
+        say(f"not learnt  {', '.join(label.key for label in config.others)}")
+    slopes = [label.key for label in config.others if label.quantity in ("forces", "stress")]
+    if slopes and config.targets[0].name == "energy":
+        say(f"apart       {', '.join(slopes)}: prefix, suffix, unit or cell do not fit the energy")
+    for key, why in finding.unusable.items():
+        say(f"unusable    {key}: {why}")
+    keys = [label.key for label in (*config.targets, *config.others)]
+    there = {quantity_of(key)[0] for key in (*keys, *finding.unusable)} - {""}
+    wanted = ("energy", "forces", "stress") if finding.have_cells else ("energy", "forces")
+    if there and (missing := [word for word in wanted if word not in there]):
+        say(f"not there   {', '.join(missing)}")
     if finding.skipped:
         say(f"not used    {', '.join(finding.skipped)}")
     say(f"search      {config.trials} trials, then {config.members} members, on {gcds} devices")

@@ -11,18 +11,19 @@ from hydragnn_flow.campaign.setup import stores
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.data.looking import Finding, Label
+from hydragnn_flow.data.looking import Finding, Label, quantity_of
 from hydragnn_flow.errors import InputError
 
 FORCES = Label("force", "force", "node", 3, "")
 
 
-def finding(folder, *labels, **sizes):
+def finding(folder, *labels, have_cells=False, unusable=None, **sizes):
     """What a look at extended XYZ would find."""
     files = {role: f"{role}.xyz" for role in ("train", *sizes)}
     source = {"format": "ase", **files}
     counts = {"sizes": {"train": 60, **sizes}, "looked_at": 60, "atoms": (8, 8.0, 8)}
-    return Finding(folder, source, "extxyz", elements=["Cu"], labels=list(labels), **counts)
+    found = {"labels": list(labels), "have_cells": have_cells, "unusable": unusable or {}}
+    return Finding(folder, source, "extxyz", elements=["Cu"], **found, **counts)
 
 
 def made(folder, *labels, **sizes):
@@ -50,11 +51,70 @@ def test_an_energy_per_atom_makes_no_potential(label, tmp_path):
     assert not config.is_potential
     assert config.targets == [label] and config.others == [FORCES]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "mean"
-    total = energy("REF_energy")
-    config = made(tmp_path, label, total, FORCES)
+    total, forces = energy("REF_energy"), replace(FORCES, key="REF_force")
+    config = made(tmp_path, label, total, forces)
     assert config.is_potential
-    assert [one.key for one in config.targets] == ["REF_energy", "force"]
+    assert [one.key for one in config.targets] == ["REF_energy", "REF_force"]
     assert config.others == [label], "what is learnt under another name is not listed again"
+
+
+def forces(key="forces"):
+    return Label(key, key, "node", 3, "eV/Å")
+
+
+def stress(key="stress", unit="eV/Å³"):
+    return Label(key, key, "graph", 6, unit)
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys"),
+    [
+        ("MACE_forces REF_energy MACE_energy REF_forces", "REF_energy REF_forces"),
+        ("energy REF_energy REF_forces", "REF_energy REF_forces"),
+        ("xtb_forces dft_forces energy_dft stress_DFT", "energy_dft dft_forces stress_DFT"),
+        ("energy_pbe forces_pbe", "energy_pbe forces_pbe"),
+        ("free_energy forces stress", "free_energy forces stress"),
+        ("total_energy potential_energy forces", "potential_energy forces"),
+        ("REF_energy MACE_energy MACE_forces", "REF_energy"),
+        ("dft_energy forces stress", "dft_energy"),
+        ("fermi_energy forces", "fermi_energy"),
+    ],
+)
+def test_labels_of_two_methods_are_never_learnt_together(labels, keys, tmp_path):
+    kinds = {"energy": lambda key: energy(key, "eV"), "forces": forces, "stress": stress}
+    given = [kinds[quantity_of(key)[0]](key) for key in labels.split()]
+    config = made(tmp_path, *given, have_cells=True)
+    assert [label.key for label in config.targets] == keys.split()
+    assert config.is_potential == ("forces" in keys)
+
+
+def test_a_stress_is_learnt_where_unit_and_cells_fit(tmp_path):
+    both = energy("energy", "eV"), forces()
+    for label, cells, learnt in (
+        (stress(), True, True),
+        (stress(), False, False),
+        (stress(unit="GPa"), True, False),
+        (stress(unit=""), True, False),
+    ):
+        config = made(tmp_path, *both, label, have_cells=cells)
+        assert (label in config.targets) == learnt == (label not in config.others)
+        architecture = config.network["NeuralNetwork"]["Architecture"]
+        assert (architecture.get("stress_weight", 0.0) > 0) == learnt
+
+
+@pytest.mark.parametrize("others", [(), (forces(), stress()), (energy("gap"),)])
+def test_nothing_is_learnt_in_place_of_an_energy_that_cannot_be_read(others, tmp_path):
+    with pytest.raises(InputError, match=r"energy 'energy' cannot be learnt \(in 1 of 60\); cor"):
+        made(tmp_path, *others, unusable={"energy": "in 1 of 60"})
+    config = made(tmp_path, energy("gap"), unusable={"formation_energy": "in 1 of 60"})
+    assert config.targets == [energy("gap")]
+
+
+def test_no_slope_and_no_whole_number_comes_first(tmp_path):
+    with pytest.raises(InputError, match="has forces, stress and no energy"):
+        made(tmp_path, forces(), stress())
+    charge = replace(energy("charge"), doubtful=True)
+    assert made(tmp_path, stress(), charge, energy("gap")).targets == [energy("gap")]
 
 
 @pytest.mark.parametrize("key", ["energy", "total_energy", "DFT_energy"])
@@ -64,7 +124,8 @@ def test_a_total_energy_without_forces_is_a_sum_over_atoms(key, tmp_path):
     assert [(one.name, one.key) for one in config.targets] == [("energy", key)]
     assert [one.key for one in config.others] == ["fermi_energy"]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "add"
-    assert made(tmp_path, energy("fermi_energy"), energy(key), FORCES).targets[0].key == key
+    slopes = replace(FORCES, key=key.replace("energy", "forces"))
+    assert made(tmp_path, energy("fermi_energy"), energy(key), slopes).targets[0].key == key
 
 
 @pytest.mark.parametrize("key", ["fermi_energy", "formation_energy", "gap_energy"])

@@ -1,12 +1,22 @@
 """A look at a directory finds its format, its files by role, and what could be learnt."""
 
+import re
+
 import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
 from hypothesis import given
 from hypothesis import strategies as st
-from source_cases import FORMATS, WITHOUT_FORCES, cif, frames, write_extxyz, write_path_table
+from source_cases import (
+    FORMATS,
+    WITHOUT_FORCES,
+    cif,
+    frames,
+    write_extxyz,
+    write_path_table,
+    write_vasprun,
+)
 
 from hydragnn_flow.config.sources import TargetConfig, good_names
 from hydragnn_flow.data import atoms_to_graph, write_store
@@ -71,6 +81,7 @@ def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path
         (["val.xyz", "test.xyz"], "val.xyz", {"test": "test.xyz"}),
         (["a.xyz", "Test-1.xyz", "Test-2.xyz"], "a.xyz", {"test": "*Test*.xyz"}),
         (["contest.xyz"], "contest.xyz", {}),
+        (["md-pos-1.xyz", "md-frc-1.xyz"], "md-pos-1.xyz", {}),
     ],
 )
 def test_roles_are_in_the_names(names, train, rest, tmp_path):
@@ -78,7 +89,7 @@ def test_roles_are_in_the_names(names, train, rest, tmp_path):
         write_extxyz(tmp_path / name, frames(1))
     found = look(tmp_path)
     assert found.source == {"format": "ase", "train": train, **rest}
-    assert found.skipped == [name for name in names if name == "more.xyz"]
+    assert found.skipped == [name for name in names if name in ("more.xyz", "md-frc-1.xyz")]
 
 
 CIF = cif(bulk("Cu")).replace('"', "'")
@@ -89,22 +100,103 @@ XYZ = "1\ngap=1.5\nCu 0 0 0\n"
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"README.md": "nothing"}, r"holds no data \(but README\.md\); give a directory"),
-        ({"1.cif": CIF, "a.csv": "id,gap\n1,0.5\n"}, r"a\.csv: no column names .*add such a col"),
+        ({"README.md": "nothing"}, r"holds no data \(not used: README\.md\); give a directory"),
+        (
+            {"1.cif": CIF, "labels.csv": "id,gap\n1,0.5\n"},
+            r"labels\.csv: column 'id' names '1', .* but '1\.cif' is; write its folder",
+        ),
         ({"1.cif": CIF}, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
         ({"graphs.pt": ""}, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
         ({"train.csv": TABLE, "test.csv": OTHER}, r"names \(cif, structure\); rename one"),
         ({"train.csv": TABLE, "a.xyz": XYZ}, "holds extxyz: 1, csv: 1; give .* of one format"),
-        ({"a.xyz": XYZ + XYZ.replace("gap=", "") + XYZ}, "only 2 of 3 .* label 'gap', .* leave"),
+        (
+            {"a.xyz": XYZ + "1\ncopper\nCu 0 0 0\n" + XYZ.replace("1.5", "2.5")},
+            "'gap' is in 2 of 3 structures looked at; number 1 has none.* leave out",
+        ),
         ({"a.xyz": "2\nPbc='F F F'\nCu 0 0 0\n"}, r"a\.xyz"),
+        ({"1.cif": CIF, "l.csv": "file;gap\n1.cif;0,5\n"}, r"l\.csv has semicolons between"),
+        ({"1.cif": CIF, "l.csv": "file\tgap\n1.cif\t0.5\n"}, r"l\.csv has tabs between"),
+        (
+            {"1.cif": CIF, "l.csv": "file,gap\n1.CIF,0.5\n"},
+            r"'1\.CIF', .* in the same case",
+        ),
+        ({"c/1.cif": CIF, "l.csv": "file,gap\nc\\1.cif,0.5\n"}, r"but 'c/1\.cif' is; write / in"),
+        (
+            {"1.cif": CIF, "l.csv": "1.cif,0.5\n1.cif,0.7\n"},
+            r"no header \(1\.cif,0\.5\); add",
+        ),
+        (
+            {
+                "1.cif": CIF,
+                "2.cif": CIF,
+                "id_prop.csv": "1,0.5\n2,1\n",
+                "atom_init.json": '{"1": [0]}',
+            },
+            r"no header \(1,0\.5\).* with their ending \(not used: atom_init\.json\)",
+        ),
+        (
+            {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n"},
+            r"names '3\.cif', which is no",
+        ),
+        ({"1.xyz": "1\n\nCu 0 0 0\n", "l.csv": "id,gap\n1,2\n"}, r"not used: l\.csv \(column 'id'"),
+        (
+            {"a.xyz": XYZ.replace("gap", "length_unit=bohr gap")},
+            "'length_unit' says 'bohr'",
+        ),
+        (
+            {"a.xyz": "".join(XYZ.replace("gap", f"energy-unit={u} energy") for u in ("eV", "Ha"))},
+            "'energy-unit' is 'eV' in some structures and 'Ha' in others",
+        ),
     ],
 )
 def test_what_cannot_be_told_is_said_in_a_sentence(files, says, tmp_path):
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=says) as refused:
         look(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_the_encoding_of_a_table_is_told(encoding, tmp_path):
+    (tmp_path / "1.cif").write_text(CIF)
+    (tmp_path / "l.csv").write_text("file,Größe\n1.cif,1\n", encoding=encoding)
+    with pytest.raises(InputError, match=r"l\.csv has another encoding than UTF-8, perhaps"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "source"),
+    [
+        (["run-1/a.xyz", "run-2/a.xyz"], {"train": "*/a.xyz"}),
+        (["a/run-1/x.xyz", "run-2/y.xyz"], {"train": "**/*.xyz"}),
+        (["run [1]/a.xyz", "run [1]/b.xyz"], {"train": "run [[]1]/*.xyz"}),
+        (["train/1.xyz", "train/2.xyz", "Val/3.xyz"], {"train": "train/*.xyz", "val": "Val/3.xyz"}),
+        (["s/train/1/a.xyz", "s/train/2/b.xyz"], {"train": "s/train/*/*.xyz"}),
+        (["a.xyz", "old/b.xyz"], {"train": "a.xyz"}),
+    ],
+)
+def test_files_in_folders_of_runs_or_splits_are_found(names, source, tmp_path):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_extxyz(tmp_path / name, frames(1))
+        (tmp_path / name).with_name("slurm-1.out").write_text("srun: queued\n")
+    assert look(tmp_path).source == {"format": "ase", **source}
+
+
+def test_logs_inputs_and_second_copies_of_a_calculation_are_no_data(tmp_path):
+    for run in ("1", "2"):
+        (tmp_path / run).mkdir()
+        write_vasprun(tmp_path / run / "vasprun.xml", frames(1))
+        write(tmp_path / run / "POSCAR", bulk("Cu"), format="vasp")
+        for name in ("OUTCAR", "INCAR", "vasp.out"):
+            (tmp_path / run / name).write_text("running on 4 cores\n")
+    found = look(tmp_path)
+    assert found.source == {"format": "ase", "train": "*/vasprun.xml"} and found.sizes == {
+        "train": 2
+    }
+    assert set(found.skipped) == {f"{n} (2)" for n in ("POSCAR", "OUTCAR", "INCAR", "vasp.out")}
 
 
 def test_structures_that_a_table_names_are_no_second_format(tmp_path):
@@ -128,15 +220,66 @@ def test_what_is_no_label():
             "strange": "nan" if i == 1 else "1",
             "shapes": [1.0] * (i + 1),
             "mag": [[0.1], [0.2], [0.3], [0.4]],
-            "index_1": 2.0,
+            "index_1": 2.5,
             "E [eV/atom]": "1e-3",
         }
         for i in range(4)
     ]
-    labels, partial = find_labels([Found(bulk("Cu", cubic=True), one) for one in values])
+    labels, unusable = find_labels([Found(bulk("Cu", cubic=True), one) for one in values])
     found = [f"{label.name} {label.level} {label.unit}" for label in labels]
     assert found == ["gap graph eV", "mag node ", "target__1 graph ", "E graph eV/atom"]
-    assert partial == {"some": 3, "strange": 3}
+    assert {key: why[:10] for key, why in unusable.items()} == {
+        "some": "in 3 of 4 ",
+        "strange": "in 3 of 4 ",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ("mp number", [1007, 1003, 1044, 1021]),
+        ("spaceGroup number", [225, 225, 194, 12]),
+        ("Space Group", [225.0, 225.0, 194.0, 12.0]),
+        ("i", [3, 7, 9, 4]),
+        ("md_step", [10, 20, 30, 40]),
+        ("frames of two files", [5, 6, 7, 0, 1, 2, 3]),
+        ("config_weight", [0.1, 1.0, 0.3, 2.0]),
+        ("time", [0.0, 0.5, 1.0, 1.5]),
+    ],
+)
+def test_counters_and_identifiers_are_no_labels(keys, values):
+    assert find_labels([Found(bulk("Cu"), {keys: value}) for value in values]) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"energy": "0.59D+00"}, "in 0 of 2 .* Fortran's exponent .write e"),
+        ({"gap": "0,59"}, "in 0 of 2 .* a decimal comma .write a point"),
+        ({"energy": [0, 597]}, "2 for each structure, not one for each"),
+        ({"REF_forces": [1.0, 2.0]}, "2 for each structure, not three for each atom"),
+        ({"energy": float("nan")}, "in 0 of 2 .* NaN"),
+    ],
+)
+def test_why_a_wanted_label_cannot_be_learnt(values, says):
+    labels, unusable = find_labels([Found(bulk("Cu"), values)] * 2)
+    assert not labels and re.search(says, unusable[min(values)])
+
+
+@pytest.mark.parametrize(
+    ("said", "units"),
+    [
+        ({}, ["eV", "eV/Å"]),
+        ({"energy-unit": "hartree"}, ["hartree", ""]),
+        ({"energy_unit": "eV"}, ["eV", "eV/Å"]),
+        ({"units": {"energy": "Ry", "forces": "Ry/bohr"}}, ["Ry", "Ry/bohr"]),
+        ({"units": "Ha"}, ["", ""]),
+        ({"forceUnits": "eV/Å", "unit_cell": "primitive"}, ["eV", "eV/Å"]),
+    ],
+)
+def test_the_units_of_a_file_are_those_it_names(said, units):
+    one = Found(bulk("Cu"), {"energy": 1.5, "forces": [[1.0, 2.0, 3.0]], **said})
+    assert [label.unit for label in find_labels([one])[0]] == units
 
 
 @given(st.text(min_size=1))

@@ -19,7 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS
-from hydragnn_flow.data.looking import Finding, Label
+from hydragnn_flow.config.units import is_slope
+from hydragnn_flow.data.looking import REFERENCES, Finding, Label, quantity_of
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 
@@ -29,7 +30,7 @@ _LARGEST_FRACTION = 0.3
 _EPOCHS = (6, 60)
 
 _BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
-_TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
+_TOTAL = {"energy", "total", "potential", "free", *REFERENCES}
 """Words in the names of energies of whole structures."""
 
 
@@ -77,7 +78,8 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     name = name.removesuffix(".gs").removesuffix(".bp")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
     _check_apart(finding, name, folder)
-    targets, potential = _chosen(finding.labels)
+    targets = _chosen(finding)
+    potential = len(targets) > 1
     learnt = {label.key for label in targets}
     others = [label for label in finding.labels if label.key not in learnt]
     train = finding.sizes["train"]
@@ -158,32 +160,53 @@ def _check_apart(finding: Finding, name: str, folder: Path) -> None:
                 )
 
 
-def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """Choose labels to learn: energy and forces, or else an energy, or the first label.
+def _chosen(finding: Finding) -> list[Label]:
+    """Choose labels to learn: energy, forces and stress of one method, or else one label.
 
-    Returns the labels, and True if they are energy and forces of a potential.
+    That is an energy, or else the first label of structures that has other than whole numbers.
+
+    Raises
+    ------
+    InputError
+        If an energy that would be learnt is unusable, or there are forces or stresses only.
     """
-    sums = [label for label in labels if not _is_per_atom(label)]
-    energy = _like("energy", "graph", 1, sums)
-    forces = _like("force", "node", 3, labels)
-    if energy is not None and forces is not None:
-        return [replace(energy, name="energy"), replace(forces, name="forces")], True
-    if energy is not None and _is_total(energy):
-        return [replace(energy, name="energy")], False
-    of_structures = [label for label in labels if label.level == "graph"]
-    any_energy = energy or _like("energy", "graph", 1, labels)
-    return [any_energy or (of_structures or list(labels))[0]], False
+    usable: dict[tuple[str, str], Label] = {}
+    for label in sorted(finding.labels, key=lambda label: "total" in label.key.lower()):
+        if label.quantity and not _is_per_atom(label):
+            usable.setdefault((label.quantity, label.method), label)
+    unusable = {quantity_of(key): key for key in finding.unusable}
+    methods = dict.fromkeys(method for _, method in (*usable, *unusable))
+    known = [method for method in ("", *sorted(REFERENCES)) if method in methods]
+    # Those of other methods are perhaps the predictions of a model.
+    for some in (known, [method for method in methods if method not in known]):
+        some.sort(key=lambda method: not {("forces", method)} & {*usable, *unusable})
+        for method in some:
+            energy, forces = usable.get(("energy", method)), usable.get(("forces", method))
+            key = unusable.get(("energy", method))
+            if energy is None and key and (forces or method in known):
+                raise InputError(
+                    f"{finding.folder}: the energy {key!r} cannot be learnt "
+                    f"({finding.unusable[key]}); correct it, or leave out the structures without"
+                )
+            if energy and (forces or _is_total(energy)):
+                stress = usable.get(("stress", method)) if forces else None
+                fits = stress and finding.have_cells and _fits(stress, energy)
+                chosen = (energy, forces, stress if fits else None)
+                return [replace(label, name=label.quantity) for label in chosen if label]
+    others = [label for label in finding.labels if label.quantity not in ("forces", "stress")]
+    if not others:
+        raise InputError(
+            f"{finding.folder}: has {', '.join(label.key for label in finding.labels)} and no "
+            "energy whose slopes they are; add one, or write a configuration by hand"
+        )
+    others.sort(key=lambda label: (label.quantity != "energy", label.level, label.doubtful))
+    return others[:1]
 
 
-def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """Return the label of a level and dimension whose key contains ``word``; None if none does.
-
-    ASE's own keys are preferred, then total energies.
-    """
-    fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
-    named = [label for label in fitting if word in label.key.lower()]
-    named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
-    return next(iter(named), None)
+def _fits(stress: Label, energy: Label) -> bool:
+    """Return whether a potential can learn a stress in its unit; both or none must be known."""
+    is_known = bool(stress.unit) == bool(energy.unit)
+    return is_known and is_slope(stress.unit, energy.unit, by_volume=True)
 
 
 def _is_per_atom(label: Label) -> bool:
@@ -234,6 +257,7 @@ def _network(
         architecture |= {
             "enable_interatomic_potential": True,
             **DEFAULT_WEIGHTS,
+            **({"stress_weight": 0.1} if "stress" in {label.name for label in targets} else {}),
             "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [64], "type": "mlp"}},
         }
         if finding.edges_are_cut:

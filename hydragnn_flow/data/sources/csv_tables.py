@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -139,6 +141,14 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
         with file.open(newline="", encoding="utf-8-sig") as text:
             lines = csv.reader(text, strict=True, skipinitialspace=True)
             header = next(lines, [])
+            if "\0" in "".join(header):
+                raise _encoded(file, "UTF-16")
+            if len(header) == 1 and (found := re.search("[;\t|]", header[0])):
+                between = {";": "semicolons", "\t": "tabs"}.get(found[0], "bars")
+                raise InputError(
+                    f"{file} has {between} between its cells; write commas there, and points in "
+                    "numbers"
+                )
             if twice := {name for name in header if name and header.count(name) > 1}:
                 raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
             for number, cells in enumerate(row for row in lines if row):
@@ -152,8 +162,19 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
                 if any("\0" in cell for cell in cells):
                     raise InputError(f"{where} holds a NUL; correct the row")
                 yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        raise _encoded(file, "UTF-16" if error.object[:2] in marks else "Latin-1") from error
+    except (OSError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
+
+
+def _encoded(file: Path, encoding: str) -> InputError:
+    """Return the error for a table in another encoding than UTF-8."""
+    return InputError(
+        f"{file} has another encoding than UTF-8, perhaps {encoding}; convert it: iconv -f "
+        f"{encoding} -t UTF-8"
+    )
 
 
 def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:

@@ -60,7 +60,7 @@ class FilesSection(SourceSection):
         the data.
         """
         for role, name in _names(self).items():
-            first = next(_candidates(name, folder), None)
+            first = next(matching(name, folder), None)
             if first is None:
                 raise no_file(name, folder, f"data.source.{role}")
             _check_readable(first, f"data.source.{role}")
@@ -130,7 +130,7 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
     InputError
         If no file matches, or any file that matches cannot be read.
     """
-    found = list(_candidates(name, folder))
+    found = list(matching(name, folder))
     if not found:
         raise no_file(name, folder, key)
     for file in found:
@@ -160,7 +160,8 @@ def _names(section: FilesSection) -> dict[Role, str]:
     return {role: name for role in get_args(Role) if (name := getattr(section, role)) is not None}
 
 
-def _candidates(name: str, folder: Path) -> Iterator[Path]:
+def matching(name: str, folder: Path) -> Iterator[Path]:
+    """Return the files that a file name, a glob or a directory matches, in no certain order."""
     path = folder / name
     if path.is_dir():
         return (file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
