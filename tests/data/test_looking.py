@@ -218,7 +218,7 @@ def test_what_is_no_label():
             "gap (eV)": str(i / 7),
             "some": None if i == 2 else 1.0,
             "strange": "nan" if i == 1 else "1",
-            "shapes": [1.0] * (i + 1),
+            "shapes": [1.0] * (i % 3 + 1),
             "mag": [[0.1], [0.2], [0.3], [0.4]],
             "index_1": 2.5,
             "E [eV/atom]": "1e-3",
