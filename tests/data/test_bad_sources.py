@@ -12,7 +12,7 @@ import pytest
 import source_cases as cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_cases import UNITS, config, frames, read_train
+from source_cases import UNITS, config, frames, read_all, read_train
 
 from hydragnn_flow.data.sources.ase_files import AseFiles, AseSource
 from hydragnn_flow.data.sources.opening import fingerprint, open_source
@@ -70,9 +70,7 @@ SECTIONS = {
         ("xyz", two_and("-1.5", '-1.5 gap="0,97"'), "structure 2 .*gap=0,97 has a decimal comma"),
         ("xyz", two_and("-1.5", '-1.5 mu="0 1,5 0,2"'), ".*mu=0 1,5 0,2 has a decimal comma"),
         ("xyz", two_and("H 0 0 0", "H 0 0,5 0"), "structure 2 .*'0,5', which has a decimal comma"),
-        ("xyz", two_and("-1.5", "nan"), "structure 2 has NaN .* 'energy'"),
         ("xyz", two_and("-1.5", "-1e300"), "structure 2 has 1e.300 in its label 'energy'.*square"),
-        ("xyz", two_and("energy=-1.5 ", ""), r"structure 2 has no label 'energy' \(.*: forces"),
         ("xyz", two_and("1\n", "2\n"), "structure 2 cannot be read: the file ends before its 2"),
         ("xyz", two_and("1\n", "0\n"), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
         ("xyz", GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
@@ -227,10 +225,8 @@ HALF_CU = {"element": "Cu", "occu": 0.5}
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        ("outputs/energy", None, "has an empty label 'energy'"),
         ("outputs/energy", [], "has a label 'energy' of shape"),
         ("outputs/forces", [[1.0, 2.0, 3.0]], r"has a label 'forces' of shape \[1, 3\], .*\.level"),
-        ("outputs", None, "has no label 'energy'"),
         ("structure", None, "has an empty structure 'structure'"),
         ("structure/lattice", {}, r"cannot be read \(KeyError\('matrix'\)\)"),
         (f"{SITE}/species/0/occu", 0.5, r"cannot be read \(site 0 holds \w+ 0\.5: partial occup"),
@@ -296,3 +292,21 @@ def test_a_label_that_is_not_what_its_name_says_or_of_no_known_level(
     (tmp_path / "a.json").write_text(json.dumps(entries))
     said = rf"a\.json: structure 0.*{said}"
     refused(tmp_path, said, format="json", train="a.json", targets={name: target})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("-1.5", "nan", "structure 2 has NaN or infinity in its label 'energy'"),
+        ("energy=-1.5 ", "", "structure 2 has no label 'energy' (it has: forces"),
+        ("-1.5", "n/a", "structure 2 has the label 'energy' = 'n/a'"),
+    ],
+)
+def test_structures_without_a_label_are_left_out_unless_all_lack_it(tmp_path, old, new, said):
+    (tmp_path / "a.xyz").write_text(two_and(old, new))
+    section = {"format": "ase", "train": "a.xyz", "targets": UNITS}
+    source = open_source(config(tmp_path, **section), seed=0)
+    assert len(read_all(source)["train"]) == 2
+    assert [said in one for one in source.unlabelled] == [True]
+    (tmp_path / "a.xyz").write_text(GOOD.replace(old, new))
+    refused(tmp_path, re.escape(said.replace("2", "0")), **section)

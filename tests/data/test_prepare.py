@@ -7,6 +7,7 @@ import importlib
 import logging
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -560,3 +561,19 @@ def test_suspicious_structures_can_be_left_out(tmp_path):
     shutil.rmtree(tmp_path / "s")
     with pytest.raises(InputError, match="would leave most structures out: nearest atoms are"):
         judged(tmp_path, each(stretch, 0.25), suspicious="leave_out")
+
+
+def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
+    def unlabelled(made):
+        for number in (3, 7):
+            del made[number].calc.results["energy"]
+
+    store = judged(tmp_path, unlabelled)
+    (said,) = store.manifest.provenance["suspicious"]["all"]
+    assert re.match(r"2 of 60 structures lack a label and are left out, the first: .*a\.xyz", said)
+    assert sum(split.graphs for split in store.manifest.splits.values()) == 58
+    with pytest.raises(InputError, match="2 of 60 structures lack a label"):
+        judged(tmp_path, unlabelled, suspicious="refuse")
+    (tmp_path / "most").mkdir()
+    with pytest.raises(InputError, match="structures lack a label: "):
+        judged(tmp_path / "most", lambda made: [one.calc.results.pop("energy") for one in made[9:]])

@@ -187,15 +187,26 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
         task = int(np.searchsorted(ends, i, side="right"))
         origins = json.loads((folders[task] / ORIGINS).read_text(encoding="utf-8"))
         worst.append({"where": origins[i - ends[task]], "why": checks[which[i]].why(i)})
-    found = {"structures": n, "of": len(most), "worst": worst, "all": everywhere}
-    found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     if treatment == "leave_out" and everywhere:
         raise InputError(f"data.suspicious would leave most structures out: {everywhere[0]}")
+    everywhere = [*_without_label(records), *everywhere]
+    found = {"structures": n, "of": len(most), "worst": worst, "all": everywhere}
+    found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     check_refused(found, treatment)
     of_label = np.array([*(check.of_label for check in checks), False])
     labels = (excess[:, of_label] > 0).any(axis=1)
     of_task = [np.flatnonzero(some).tolist() for some in np.split(labels, ends[:-1])]
     return Doubts(most > 0, of_task, found)
+
+
+def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    lacking = [said for record in records for said in record.get("unlabelled", ())]
+    n = len(lacking) + sum(len(record["survey"]["atoms"]) for record in records)
+    if lacking:
+        what = f"{len(lacking)} of {n} structures lack a label"
+        if 2 * len(lacking) > n:
+            raise InputError(f"{what}: {lacking[0]}")
+        yield f"{what} and are left out, the first: {lacking[0]}"
 
 
 def check_refused(found: Mapping[str, Any], treatment: str) -> None:

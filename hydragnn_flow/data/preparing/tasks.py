@@ -315,6 +315,9 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 groups.append(record.group)
                 origins.append(record.origin)
                 data_sets.append(chunk["data_set"])
+        unlabelled: list[str] = getattr(source, "unlabelled", [])
+        if not roles:
+            raise InputError(unlabelled[0])
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
     write_json(directory / ORIGINS, origins)
@@ -340,6 +343,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         **found,
         "hash": hashes,
         "survey": joined(surveys),
+        "unlabelled": unlabelled,
         "composition": formulas or [""] * len(hashes),
         "own_edges": own_edges,
         "encoded": bool(encoded),

@@ -25,6 +25,10 @@ ATOMIC_NUMBER = "atomic_number"
 """Name of the node feature that is the chemical element."""
 
 
+class MissingLabel(InputError):
+    """Error of a structure without one of the labels, which is left out."""
+
+
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
     """Return a structure's value under ``key``; raise InputError if it has none.
 
@@ -395,7 +399,12 @@ class LabelCheck:
         labels = {}
         for name, target in self._targets.items():
             key = target.key or name
-            value = lookup(values, key, origin, "label", f"targets.{name}.key")
+            try:
+                value = lookup(values, key, origin, "label", f"targets.{name}.key")
+            except InputError as error:
+                raise MissingLabel(str(error)) from None
+            if isinstance(value, str) and value.strip().lower() in ("", "na", "n/a", "nan", "none"):
+                raise MissingLabel(f"{origin} has the label {key!r} = {value!r}")
             level = target.level or levels.get(key)
             try:
                 if is_virial(name, key):
@@ -434,7 +443,9 @@ class LabelCheck:
         for name, known in self._targets.items():
             label = labels[name]
             if not np.isfinite(label).all():
-                raise InputError(
+                # NaN says that there is none.
+                error = MissingLabel if np.isnan(label).any() else InputError
+                raise error(
                     f"{origin} has NaN or infinity in its label {name!r}; "
                     "correct or remove the structure"
                 )

@@ -134,6 +134,11 @@ class JoinedSources:
         check_alike("targets", {name: describe(targets) for name, targets in known})
         return known[0][1] if known else {}
 
+    @property
+    def unlabelled(self) -> list[str]:
+        """What is missing, of each structure that was left out for want of a label."""
+        return [said for source in self._sources for said in getattr(source, "unlabelled", ())]
+
     def files(self) -> list[Path]:
         """Return every file that is read, data set after data set."""
         return [file for source in self._sources for file in source.files()]

@@ -16,6 +16,7 @@ from hydragnn_flow.config.sources import Level, Role
 from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
+    MissingLabel,
     graph_attr,
     lookup,
 )
@@ -90,6 +91,8 @@ class StructureSource(Generic[AnySection]):
         self._folder = folder
         self._labels = LabelCheck(section.targets)
         self.found_targets: Mapping[str, Target] = self._labels.found
+        self.unlabelled: list[str] = []
+        """What is missing, of each structure that was left out for want of a label."""
         self._features: Sequence[str] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -115,7 +118,7 @@ class StructureSource(Generic[AnySection]):
     def node_features(self) -> Sequence[str]:
         """Names of the node features, the columns of ``x``, the same in all structures."""
         if self._features is None:
-            next(self._read(self._inputs["train"][0], 0, 1, 0))
+            self._first(self._inputs["train"][0])
         return self._features or ()
 
     def files(self) -> list[Path]:
@@ -134,10 +137,14 @@ class StructureSource(Generic[AnySection]):
         return [chunk for role in self._inputs for chunk in of_role[role]]
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the structures of a chunk (range of structures in a file) in order."""
+        """Yield the structures of a chunk (range of structures in a file) in order.
+
+        Structures without a label are left out.
+        """
         n = 0
         for record in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
-            yield record
+            if record is not None:
+                yield record
             n += 1
         if n < chunk.stop - chunk.start:
             raise InputError(
@@ -156,8 +163,7 @@ class StructureSource(Generic[AnySection]):
             if file.stat().st_size == 0:
                 raise no_structures(file)
         # An error common to all structures is found in the first, before any file is counted.
-        if next(self._read(files[0], 0, 1, 0), None) is None:
-            raise no_structures(files[0])
+        self._first(files[0])
         chunks, first = [], 0
         for file in files:
             with readable(file):
@@ -168,7 +174,20 @@ class StructureSource(Generic[AnySection]):
             first += cuts[-1][1]
         return chunks
 
-    def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record]:
+    def _first(self, file: Path, most: int = 200) -> None:
+        """Check the first structure of a file that has labels; it must be among the first ``most``.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        records = self._read(file, 0, most, 0)
+        if not any(records):
+            raise InputError(self.unlabelled[0]) if self.unlabelled else no_structures(file)
+        self.unlabelled.clear()
+
+    def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
         structures = self.structures(file, start, stop)
         for number in range(start, stop):
             origin = f"{file}: structure {number}"
@@ -176,7 +195,11 @@ class StructureSource(Generic[AnySection]):
                 found = next(structures, None)
             if found is None:
                 return
-            yield self._record(found, origin, first + number)
+            try:
+                yield self._record(found, origin, first + number)
+            except MissingLabel as error:
+                self.unlabelled.append(str(error))
+                yield None
 
     def _record(self, found: Found, origin: str, index: int) -> Record:
         names = (ATOMIC_NUMBER,) if found.nodes is None else found.nodes.names
