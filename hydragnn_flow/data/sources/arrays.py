@@ -399,6 +399,9 @@ class LabelCheck:
         labels = {}
         for name, target in self._targets.items():
             key = target.key or name
+            for weight in ("config_weight", f"config_{name}_weight"):
+                if str(values.get(weight)) in ("0", "0.0"):
+                    raise MissingLabel(f"{origin} has {weight} = 0")
             try:
                 value = lookup(values, key, origin, "label", f"targets.{name}.key")
             except InputError as error:
