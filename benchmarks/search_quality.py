@@ -7,9 +7,9 @@ The functions are tables of recorded trainings and Hartmann's (`search_race/func
 trials run side by side, and each lasts as long as its training did, or a time drawn by its
 number, so every engine sees results arrive in the same rhythm. In settings that end in `rungs`,
 engines also judge trials at their rungs, and every search has the epochs of so many whole
-trainings. *Regret* is the true loss of the best observed trial over the best there is; random
-search's is 1, in whole trainings. One engine is ahead of another beyond two standard errors over
-functions. Nothing is timed, so other work may run beside.
+trainings. *Regret* is the true loss of the best complete trial, as observed, over the best there
+is; random search's is 1, in whole trainings. One engine is ahead of another beyond two standard
+errors over functions. Nothing is timed, so other work may run beside.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def search(
             clock.now = max(clock.now, end)  # the driver may have been busy for longer
             spent += steps[rung]
             value = function.observed(params[number], seed, number)[first + rung]
-            if value < best:
+            if rung == len(epochs) - 1 and value < best:
                 best = value
-                regret = max(function.losses(params[number])[first + rung] - function.best, 0.0)
+                regret = max(function.losses(params[number])[-1] - function.best, 0.0)
             half = regret if spent <= budget / 2 else half
             if engine.report(key, epochs[rung], value):
                 start(number, key, rung + 1)
