@@ -276,7 +276,7 @@ def is_virial(name: str, key: str) -> bool:
 
     The target is a stress: minus the virial over the volume, the sign that ASE and MACE give it.
     """
-    return name == "stress" and "virial" in key.lower()
+    return name == "stress" and "virial" in key.lower() and "stress" not in key.lower()
 
 
 def is_taken(name: str) -> bool:

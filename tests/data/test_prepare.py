@@ -570,10 +570,25 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
 
     store = judged(tmp_path, unlabelled)
     (said,) = store.manifest.provenance["suspicious"]["all"]
-    assert re.match(r"2 of 60 structures lack a label and are left out, the first: .*a\.xyz", said)
+    assert re.match(
+        r"2 of 60 structures have no label, or weight 0, and are left out, the first: .*a\.xyz",
+        said,
+    )
     assert sum(split.graphs for split in store.manifest.splits.values()) == 58
-    with pytest.raises(InputError, match="2 of 60 structures lack a label"):
+    with pytest.raises(InputError, match="2 of 60 structures have no label"):
         judged(tmp_path, unlabelled, suspicious="refuse")
     (tmp_path / "most").mkdir()
-    with pytest.raises(InputError, match="structures lack a label: "):
+    with pytest.raises(InputError, match="or weight 0, which are most: "):
         judged(tmp_path / "most", lambda made: [one.calc.results.pop("energy") for one in made[9:]])
+
+
+def test_files_without_a_label_are_left_out_wherever_they_are(tmp_path):
+    for number, atoms in enumerate(alloys(20)):
+        if number in (0, 7):
+            atoms.calc = None
+        ase.io.write(tmp_path / f"{number:02d}.xyz", atoms, format="extxyz")
+    source = {"format": "ase", "train": "*.xyz", "targets": {"energy": "eV"}}
+    values = {"source": source, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}}
+    store = prepare(tmp_path / "s", DataConfig.model_validate(values), cutoff=5.0)
+    assert sum(split.graphs for split in store.manifest.splits.values()) == 18
+    assert "types" not in store.manifest.provenance["source"]  # older stores know nothing of them

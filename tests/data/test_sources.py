@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import UNITS, config, frames, read_all, read_train
 
+from hydragnn_flow.config.sources import is_virial
 from hydragnn_flow.data.sources.ase_files import count_frames, read_frames
 from hydragnn_flow.data.sources.file_names import find_files, ranges
 from hydragnn_flow.data.sources.opening import fingerprint, open_source
@@ -218,6 +219,7 @@ def test_a_stress_is_computed_from_a_virial_and_levels_from_names(tmp_path):
     assert found.targets["stress"] == pytest.approx(-virial.ravel() / atoms.get_volume())
     assert found.targets["magmoms"].shape == (3, 1)
     assert found.targets["dipole"].shape == (3,)
+    assert not is_virial("stress", "virial_stress")  # mlearn's, which is a stress
     for unit in ("eV", "kB", "N/m^2", "GPa"):
         with pytest.raises(ValueError, match="stress is computed from a virial, 'REF_virial'"):
             config(
@@ -321,7 +323,7 @@ SITES = "".join(
     [
         ("Zn .333 .667 0 ?\nO .33 .67 .375 .", "Zn2O2"),
         ("Zn .3333 .6667 0 1", "Zn2"),
-        ("D1 0 0 0 .996\nT2 0 0 .2 1.00(1)\nDy 0 0 .3 1", "H4Dy2"),
+        ("D1 0 0 0 .996\nD2 0 0 .2 1.00(1)\nDy 0 0 .3 1", "H4Dy2"),
         ("ZN1 0 0 0 1", "Zn2"),
         ("Zn 0 0 0 .98", None),
         ("FE1 0 0 0 1", None),  # iron or fluorine

@@ -207,7 +207,12 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
-        found = store.manifest.provenance.get("suspicious") or {}
+        found = store.manifest.provenance.get("suspicious", {})
+        if config.suspicious == "refuse" and "suspicious" not in store.manifest.provenance:
+            raise StoreError(
+                f"{path} was prepared when nobody looked for suspicious structures; delete it, or "
+                f"set data.suspicious to say"
+            )
         check_refused(found, config.suspicious)
         _tell(found)
         # Files of workers that outlived their driver, and of an interrupted preparation.
@@ -284,6 +289,9 @@ def _provenance(
         source: dict[str, Any] = {"source": config.source.model_dump(mode="json")}
     else:
         source = {"sources": [one.to_dict() for one in config.sources or ()]}
+    for section in source.get("sources", source.values()):
+        if section.get("types") is None:  # missing in older stores
+            section.pop("types", None)
     return {
         **source,
         "split": config.split.model_dump(mode="json"),
@@ -355,7 +363,10 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
 def _read(
     preparation: Preparation, chunks: Sequence[Chunk]
 ) -> tuple[list[Path], list[dict[str, Any]]]:
-    """Read all structures; return the directories of the tasks, in order, and their records."""
+    """Read all structures; return the directories of the tasks, in order, and their records.
+
+    Tasks whose structures all lack a label are left out; the first record knows of them.
+    """
     # Enough tasks to fill a machine and to lose little with one.
     per_task = min(max(-(-_size(chunks) // 64), _FEWEST), 4096)
     groups = _grouped(chunks, [_size([chunk]) for chunk in chunks], per_task)
@@ -364,7 +375,13 @@ def _read(
         for group in groups
     ]
     units = preparation.directories("unit", len(groups))
-    return units, preparation.run("structures", "read", "unit", requests)
+    records = preparation.run("structures", "read", "unit", requests)
+    some = [place for place, record in enumerate(records) if record["hash"]]
+    lacking = [said for record in records for said in record["unlabelled"]]
+    if not some:
+        raise InputError(lacking[0])
+    rest = [{**records[place], "unlabelled": []} for place in some[1:]]
+    return [units[n] for n in some], [{**records[some[0]], "unlabelled": lacking}, *rest]
 
 
 def _what(first: Chunk, *others: Chunk) -> str:

@@ -203,10 +203,10 @@ def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lacking = [said for record in records for said in record.get("unlabelled", ())]
     n = len(lacking) + sum(len(record["survey"]["atoms"]) for record in records)
     if lacking:
-        what = f"{len(lacking)} of {n} structures lack a label"
+        what = f"{len(lacking)} of {n} structures have no label, or weight 0"
         if 2 * len(lacking) > n:
-            raise InputError(f"{what}: {lacking[0]}")
-        yield f"{what} and are left out, the first: {lacking[0]}"
+            raise InputError(f"{what}, which are most: {lacking[0]}")
+        yield f"{what}, and are left out, the first: {lacking[0].partition(';')[0]}"
 
 
 def check_refused(found: Mapping[str, Any], treatment: str) -> None:

@@ -317,7 +317,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 data_sets.append(chunk["data_set"])
         unlabelled: list[str] = getattr(source, "unlabelled", [])
         if not roles:
-            raise InputError(unlabelled[0])
+            return {"what": request["what"], "hash": [], "unlabelled": unlabelled}
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
     write_json(directory / ORIGINS, origins)

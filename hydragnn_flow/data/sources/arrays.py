@@ -409,6 +409,11 @@ class LabelCheck:
             if isinstance(value, str) and value.strip().lower() in ("", "na", "n/a", "nan", "none"):
                 raise MissingLabel(f"{origin} has the label {key!r} = {value!r}")
             level = target.level or levels.get(key)
+            if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.shape == (2,):
+                raise InputError(
+                    f"{origin} has two whole numbers in its label {key!r}, {value.tolist()}, as if "
+                    f"it had a decimal comma; write it with a point, or two numbers with points"
+                )
             try:
                 if is_virial(name, key):
                     value = stress_of_virial(value, atoms)

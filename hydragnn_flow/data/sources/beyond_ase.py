@@ -48,10 +48,8 @@ _KEY_VALUE = re.compile(
     r"""(?<!\S)([^\s=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|\[([^]]*)\]|(\S+))"""
 )
 _COMMA = re.compile(r"[-+]?\d+,\d+([eEdD][-+]?\d+)?")
-# One such word may be two whole numbers; these look like no pair of numbers.
-_LONE_COMMA = re.compile(
-    r"[-+]?\d+,\d+[eEdD][-+]?\d+|[-+]\d+,\d\d+|0+,\d\d+|[-+]?\d+,(0\d+|\d{3,})"
-)
+_PHYSICAL = re.compile("energy|stress|virial|force", re.IGNORECASE)
+"""Keys whose values are never pairs of whole numbers."""
 
 
 def plain_frame(frame: bytes) -> str:
@@ -69,8 +67,8 @@ def plain_frame(frame: bytes) -> str:
     comment, newline, atoms = rest.partition("\n")
     for found in _KEY_VALUE.finditer(comment):
         key, value = found[1], next(filter(None, found.groups()[1:]), "")
-        words = value.split()
-        if _has_decimal_comma(words) or ("energy" in key.lower() and _COMMA.fullmatch(value)):
+        is_list = found[0].endswith(("]", "}"))
+        if not is_list and _PHYSICAL.search(key) and any(map(_COMMA.fullmatch, value.split())):
             raise ValueError(
                 f"{key}={value} has a decimal comma; write a point, or blanks between numbers"
             )
@@ -78,18 +76,13 @@ def plain_frame(frame: bytes) -> str:
         if key in ("stress", "virial") and len(six) == 6:
             nine = " ".join(six[n] for n in (0, 5, 4, 5, 1, 3, 4, 3, 2))
             comment = comment.replace(found[0], f'{key}="{nine}"')
+    if not any(mark + blank in atoms for mark in "DTdt" for blank in " \t"):
+        return f"{number}\n{comment}{newline}{atoms}"
     before = re.search(r"Properties\s*=\s*[\"'{[]?(.*?)species:S:1", comment)
     columns = sum(map(int, re.findall(r":(\d+)", before[1]))) if before else 0
     isotope = rf"(?m)^((?:[ \t]*\S+[ \t]+){{{columns}}}[ \t]*)[DTdt](?=\s|$)"
     atoms = re.sub(isotope, r"\1H", atoms)
     return f"{number}\n{comment}{newline}{atoms}"
-
-
-def _has_decimal_comma(words: Sequence[str]) -> bool:
-    if len(words) == 1:
-        return _LONE_COMMA.fullmatch(words[0]) is not None
-    commas = [word for word in words if _COMMA.fullmatch(word)]
-    return bool(commas) and all(w in commas or re.fullmatch(r"[-+]?\d+", w) for w in words)
 
 
 def element(symbol: str) -> str:
@@ -139,7 +132,7 @@ def _in_cif(name: str, key: str) -> str:
     """Return a type symbol or label of a CIF as ASE reads it rightly: `FE2` without this is F."""
     from ase.data import atomic_numbers
 
-    if re.match(r"[DT](?![A-Za-z])", name):
+    if re.match(r"[DT](?![A-Za-z])" if key == "_atom_site_type_symbol" else "D(?![A-Za-z])", name):
         return "H"
     capital = name[:2].capitalize()
     if not re.match("[A-Z]{2}", name) or capital not in atomic_numbers:
@@ -270,7 +263,7 @@ def converged(file: Path, format: str) -> list[bool] | None:
         if said["most"]:
             most = most or int(said["most"])  # a second one is not of the electrons
         elif said["end"]:
-            flags.append(not failed and (loops != most or not most))
+            flags.append(not failed and (loops != most or most < 2))
             loops, failed = 0, False
         elif said.get("not"):
             failed = True

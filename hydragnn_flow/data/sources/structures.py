@@ -118,7 +118,7 @@ class StructureSource(Generic[AnySection]):
     def node_features(self) -> Sequence[str]:
         """Names of the node features, the columns of ``x``, the same in all structures."""
         if self._features is None:
-            self._first(self._inputs["train"][0])
+            self._first(self._inputs["train"])
         return self._features or ()
 
     def files(self) -> list[Path]:
@@ -163,7 +163,7 @@ class StructureSource(Generic[AnySection]):
             if file.stat().st_size == 0:
                 raise no_structures(file)
         # An error common to all structures is found in the first, before any file is counted.
-        self._first(files[0])
+        self._first(files)
         chunks, first = [], 0
         for file in files:
             with readable(file):
@@ -174,18 +174,21 @@ class StructureSource(Generic[AnySection]):
             first += cuts[-1][1]
         return chunks
 
-    def _first(self, file: Path, most: int = 200) -> None:
-        """Check the first structure of a file that has labels; it must be among the first ``most``.
+    def _first(self, files: Sequence[Path], most: int = 200) -> None:
+        """Check the first structure that has labels; in a file it must be among the first ``most``.
 
         Raises
         ------
         InputError
             If there is none.
         """
-        records = self._read(file, 0, most, 0)
-        if not any(records):
-            raise InputError(self.unlabelled[0]) if self.unlabelled else no_structures(file)
-        self.unlabelled.clear()
+        for file in files:
+            if any(self._read(file, 0, most, 0)):
+                self.unlabelled.clear()
+                return
+            if not self.unlabelled:
+                raise no_structures(file)
+        raise InputError(self.unlabelled[0])
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
         structures = self.structures(file, start, stop)
