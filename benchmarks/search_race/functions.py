@@ -51,7 +51,8 @@ class Function:
         drawn = np.random.default_rng([seed, number]).normal(size=len(losses))
         if self.scatter is not None:
             losses = losses * np.exp(self.scatter @ drawn)
-        return np.minimum.accumulate(losses + self.noise * drawn)
+        # The smallest losses so far do not rise, and noise is that of the end.
+        return np.maximum.accumulate((losses + self.noise * drawn)[::-1])[::-1]
 
 
 def _surrogate(name: str, about: dict[str, Any], table: Table) -> Function:

@@ -273,7 +273,7 @@ class Context:
         return self.estimator.gcd
 
     def parameters(self, values: Mapping[str, Any]) -> int:
-        """Return the number of trainable parameters of a trial's network.
+        """Return the number of parameters of a trial's network.
 
         The number is 0 if the configuration does not ask for it, or the network is impossible.
 
@@ -297,7 +297,7 @@ class Context:
         None if there is no such limit.
         """
         most = self.config.search.constraints.get(PARAMETERS)
-        return None if most is None else lambda values: self.parameters(values) <= most
+        return None if most is None else lambda values: 0 < self.parameters(values) <= most
 
     def to_come(self, asked: int) -> int:
         """Return the number of trials that are still to be requested from the sampler.

@@ -101,6 +101,7 @@ class Estimator:
         self._train = drawn_size(store.manifest, sampling)
         self._works = works or WorkInterpolation()
         self._probe: EngineProbe | None = None
+        self._parameters: dict[str, int] = {}
         self._counted: tuple[tuple[Any, ...], Work] | None = None
         train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
@@ -366,13 +367,18 @@ class Estimator:
         return self._counted[1]
 
     def parameters(self, network: NetworkConfig) -> int:
-        """Return the number of trainable parameters of a network."""
-        if isinstance(network, EngineNetwork):
-            numbers = 2 if network.Training.precision == "fp64" else 1
-            return round(self.step_work(network).parameter_bytes / (4 * numbers))
-        with torch.device("meta"):
-            model = build_model(network, self._store)
-        return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        """Return the number of parameters of a network, those of frozen layers included."""
+        values = network.Architecture.model_dump_json()
+        if values not in self._parameters:
+            if isinstance(network, EngineNetwork):
+                self._probe = self._probe or EngineProbe(self._store.path)
+                found = self._probe.cost(network, atoms=8, edges=16, graphs=2).parameters
+            else:
+                with torch.device("meta"):
+                    model = build_model(network, self._store)
+                found = sum(weight.numel() for weight in model.parameters())
+            self._parameters[values] = found
+        return self._parameters[values]
 
     def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
         division = division_of(

@@ -36,7 +36,7 @@ def outcome_of(
         Results of all segments of the trial, in the order in which they ended; the last has the
         status `ok`.
     parameters
-        Number of trainable parameters of the trial's network.
+        Number of parameters of the trial's network.
 
     Raises
     ------
@@ -83,7 +83,8 @@ def check_earlier_errors(
     for path in config.warm_start:
         measured = set[str]()
         with suppress(InputError):  # a bare journal does not tell
-            measured.update(*(result.metrics for result in RunDirectory(path).results()))
+            names = (name for result in RunDirectory(path).results() for name in result.metrics)
+            measured.update(name for name in names if ":" not in name)
         judged = [name.removeprefix(_ON_VALIDATION) for name in config.objectives]
         if CRITERION in judged and measured:
             judged += manifest.targets

@@ -154,7 +154,7 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
     for result in results:
         for name, value in result.metrics.items():
             found = value, f"{result.kind} {result.number}"
-            if value == value and found < best.get(name, (float("inf"), "")):
+            if ":" not in name and value == value and found < best.get(name, (float("inf"), "")):
                 best[name] = found
     folder, told = run_directory / "store.gs", []
     units: dict[str, str] = {}

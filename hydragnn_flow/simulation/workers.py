@@ -374,7 +374,10 @@ class SimulatedWorkers(Workers):
             ],
             metrics={}
             if best is None
-            else {f"{target}_mae": errors[best] for target in self._targets},
+            else {
+                **{f"{target}_mae": errors[best] for target in self._targets},
+                **dict.fromkeys(spec.validation.functions, errors[best]),
+            },
             checkpoint=spec.checkpoint.name if reached > 0 else "",
             steps=taken,
             step_seconds=each,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
+from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
@@ -115,6 +116,8 @@ class Trainer:
         self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
         self.loss = Loss(network, store.manifest, device)
         name = spec.validation.criterion
+        for function in spec.validation.functions:
+            import_class(function)  # before anything is trained
         self.metrics = Metrics(self.loss.targets, store.manifest, name)
         trivial = spec.validation.trivial_errors or trivial_errors(self.train, store.manifest, name)
         self.criterion = Criterion.of(network, store.manifest, trivial, name)

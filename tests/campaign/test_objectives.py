@@ -127,14 +127,16 @@ def test_a_search_alone_that_has_used_its_energy_is_over(campaign):
 
 def test_no_trial_is_asked_for_beyond_a_limit_of_parameters(campaign):
     context = campaign(
-        objectives=["val_error", "parameters"], constraints={"parameters": 900}, rungs="none"
+        objectives=["val_error", "parameters"], constraints={"parameters": 1500}, rungs="none"
     )
     trials, _ = run(context, well)
     counts = [context.parameters(trial.parameters) for trial in trials]
-    assert len(trials) == TRIALS and min(counts) > 0 and max(counts) <= 900
+    assert len(trials) == TRIALS and min(counts) > 0 and max(counts) <= 1500
     assert [trial.values[1] for trial in trials] == counts
-    drawn = [context.parameters(c.parameters) for c in survey(context, 20, seed=0)]
-    assert max(drawn) <= 900
+    drawn = survey(context, 30, seed=0)
+    assert max(context.parameters(one.parameters) for one in drawn) <= 1500
+    sizes = {(one.mpnn_type, one.parameters["Architecture.hidden_dim"]) for one in drawn}
+    assert len(sizes) >= 4, "not all the same network"
 
 
 @pytest.mark.parametrize(

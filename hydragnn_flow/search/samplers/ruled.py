@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -173,17 +174,44 @@ class RuledSampler(BaseSampler):
     ) -> Values:
         """Return values that keep the limits and the rules, near those of a proposal.
 
-        They begin as random ones that do. One parameter after the other then gets its proposed
-        value, unless limits or rules do not hold with it.
+        They begin as the nearest of some random ones that do. One parameter after the other then
+        gets its proposed value, unless limits or rules do not hold with it, and numbers at last
+        move towards it, by halves. If another trial has these values, the next nearest is taken.
         """
         # To count the parameters of a network takes a hundredth of a second, so few are tried.
-        start = next(filter(self._admits, satisfying(self._space, self._rules, fixed)), values)
-        for name in random.permutation([*values]).tolist():
-            moved = {**start, name: values[name]}
-            moved = {key: moved.get(key, values.get(key)) for key in active(self._space, moved)}
-            if None not in moved.values() and not self._broken(moved) and self._admits(moved):
-                start = moved
-        return start
+        shift = int(random.integers(100)) if not fixed else 0
+        drawn = islice(satisfying(self._space, self._rules, fixed), shift, shift + 200)
+        known = list(islice(filter(self._admits, drawn), 8))
+        points, origin = self._cube.encode(known), self._cube.encode([values])[0]
+        far = np.where(np.isnan(points - origin), 1.0, np.abs(points - origin)).sum(axis=1)
+        best = values
+        for place in np.argsort(far).tolist():
+            best = known[place]
+            for name in random.permutation([*values]).tolist():
+                moved = {**best, name: values[name]}
+                moved = {key: moved.get(key, values.get(key)) for key in active(self._space, moved)}
+                if None not in moved.values() and not self._broken(moved) and self._admits(moved):
+                    best = moved
+            best = self._nearer(best, values)
+            if tuple(best.items()) not in self._proposed:
+                break
+        return best
+
+    def _nearer(self, kept: Values, wanted: Values, halvings: int = 4) -> Values:
+        """Move numbers of values that keep the limits towards those of a proposal, by halves."""
+        low, high = self._cube.encode([kept])[0], self._cube.encode([wanted])[0]
+        numbers = ~(self._cube.choices > 0) & ~np.isnan(low) & ~np.isnan(high)
+        for _ in range(halvings):
+            middle = self._cube.snap(np.where(numbers, (low + high) / 2, low)[None])[0]
+            moved = self._cube.decode(middle)
+            found = {
+                n: kept[n] if kept[n] == wanted.get(n) else moved.get(n, kept[n]) for n in kept
+            }
+            if not self._broken(found) and self._admits(found):
+                kept, low = found, middle
+            else:
+                high = middle
+        return kept
 
 
 def sampler_of(
