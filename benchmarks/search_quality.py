@@ -5,7 +5,7 @@
 
 The functions are tables of recorded trainings and Hartmann's (`search_race/functions.py`). So many
 trials run side by side, and each lasts as long as its training did, or a time drawn by its
-number, so every engine sees results arrive in the same rhythm. In settings that end in `rungs`,
+number, so every engine sees results arrive in the same rhythm. In settings that end in `:rungs`,
 engines also judge trials at their rungs, and every search has the epochs of so many whole
 trainings. *Regret* is the true loss of the best complete trial, as observed, over the best there
 is; random search's is 1, in whole trainings. One engine is ahead of another beyond two standard
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        return f"{self.in_flight}:{self.evaluations}" + " rungs" * self.rungs
+        return f"{self.in_flight}:{self.evaluations}" + ":rungs" * self.rungs
 
     @property
     def engines(self) -> dict[str, str]:
