@@ -130,7 +130,6 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
     [
         ({"pos": None}, "no 'pos'"),
         ({"x": None}, "no 'x'"),
-        ({"y": None}, "no label 'y'"),
         ({"x": torch.full((2, 2), torch.nan)}, "NaN or infinity in 'x'"),
         ({"x": torch.ones(2, 3)}, "first graph has x_0, x_1"),
         ({"x": torch.ones(2, 0)}, "'x' has the shape [2, 0]"),
