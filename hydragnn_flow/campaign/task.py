@@ -151,10 +151,10 @@ def fewest_micro_batches(
 ) -> int:
     """Return the fewest micro-batches of a training step to try next, after lack of memory.
 
-    Each of ``width`` GCDs computes its graphs of a step in so many micro-batches. A micro-batch
-    then has half as many graphs as the smallest one that did not fit in ``results``. The number is
-    1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has ``batches``
-    batches.
+    Each of ``width`` GCDs divides its graphs of a step into this number of micro-batches. A
+    micro-batch then has half as many graphs as the smallest one that did not fit in ``results``.
+    The number is 1 if all fitted, or if ``resizes`` (`RunConfig.resizes`) is False. A step has
+    ``batches`` batches.
     """
     too_few = [
         Fraction(result.accumulation_steps * max(1, len(result.gcds)), result.batches)

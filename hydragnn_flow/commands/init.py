@@ -43,7 +43,8 @@ def init(
     marked.
     """
     from hydragnn_flow.campaign.setup.first_config import atoms_told, first_config, write_config
-    from hydragnn_flow.data.looking import look, quantity_of
+    from hydragnn_flow.data.found_labels import quantity_of
+    from hydragnn_flow.data.looking import look
 
     here = Path.cwd()
     with using(directory, here):

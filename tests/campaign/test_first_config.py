@@ -11,7 +11,8 @@ from hydragnn_flow.campaign.setup import stores
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.data.looking import Finding, Label, quantity_of
+from hydragnn_flow.data.found_labels import Label, quantity_of
+from hydragnn_flow.data.looking import Finding
 from hydragnn_flow.errors import InputError
 
 FORCES = Label("force", "force", "node", 3, "")

@@ -20,7 +20,8 @@ from source_cases import (
 
 from hydragnn_flow.config.sources import TargetConfig, good_names
 from hydragnn_flow.data import atoms_to_graph, write_store
-from hydragnn_flow.data.looking import find_labels, look
+from hydragnn_flow.data.found_labels import find_labels
+from hydragnn_flow.data.looking import look
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -256,8 +257,8 @@ def test_counters_and_identifiers_are_no_labels(keys, values):
     [
         ({"energy": "0.59D+00"}, "in 0 of 2 .* Fortran's exponent .write e"),
         ({"gap": "0,59"}, "in 0 of 2 .* a decimal comma .write a point"),
-        ({"energy": [0, 597]}, "2 for each structure, not one for each"),
-        ({"REF_forces": [1.0, 2.0]}, "2 for each structure, not three for each atom"),
+        ({"energy": [0, 597]}, "2 for each structure, not one number of the"),
+        ({"REF_forces": [1.0, 2.0]}, "2 for each structure, not three numbers of"),
         ({"energy": float("nan")}, "in 0 of 2 .* NaN"),
     ],
 )

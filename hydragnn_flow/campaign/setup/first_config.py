@@ -20,7 +20,8 @@ from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.data.looking import REFERENCES, Finding, Label, quantity_of
+from hydragnn_flow.data.found_labels import REFERENCES, Label, quantity_of
+from hydragnn_flow.data.looking import Finding
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 

@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,14 +295,24 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
         )
 
 
-_MEANINGS: Mapping[str, tuple[Level, Collection[int], str]] = {
-    "energy": ("graph", (1,), "one number of the structure"),
-    "forces": ("node", (3,), "three numbers of each atom"),
-    "stress": ("graph", (6, 9), "six or nine numbers of the structure"),
+class Meaning(NamedTuple):
+    """Shape of a quantity whose name says what it is."""
+
+    level: Level
+    dims: tuple[int, ...]
+    """Possible numbers of components."""
+    words: str
+    """Shape in words."""
+
+
+MEANINGS: Mapping[str, Meaning] = {
+    "energy": Meaning("graph", (1,), "one number of the structure"),
+    "forces": Meaning("node", (3,), "three numbers of each atom"),
+    "stress": Meaning("graph", (6, 9), "six or nine numbers of the structure"),
 }
-"""Level and possible numbers of components, of targets whose names say what they are."""
+"""Shape by name of the quantity, of a target or of what a key names."""
 _LEVELS: Mapping[str, Level] = {
-    **{name: level for name, (level, _, _) in _MEANINGS.items()},
+    **{name: meaning.level for name, meaning in MEANINGS.items()},
     **dict.fromkeys(("dipole", "polarizability", "virial", "free_energy"), "graph"),
     **dict.fromkeys(("charges", "magmoms"), "node"),
 }
@@ -464,8 +474,8 @@ class LabelCheck:
                     f"{origin} has a label {name!r} for each atom, and only those of whole "
                     f"structures are extensive; remove data.source.targets.{name}.extensive"
                 )
-            if target is not None and name in _MEANINGS:
-                level, dims, words = _MEANINGS[name]
+            if target is not None and name in MEANINGS:
+                level, dims, words = MEANINGS[name]
                 if target.level != level or target.dim not in dims:
                     raise InputError(
                         f"{origin} has a label {name!r} of shape {list(label.shape)}, but {name} "

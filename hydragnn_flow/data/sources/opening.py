@@ -136,7 +136,7 @@ class JoinedSources:
 
     @property
     def unlabelled(self) -> list[str]:
-        """What is missing, of each structure that was left out for want of a label."""
+        """Reason, file and number of each structure that was left out for want of a label."""
         return [said for source in self._sources for said in getattr(source, "unlabelled", ())]
 
     def files(self) -> list[Path]:

@@ -92,7 +92,7 @@ class StructureSource(Generic[AnySection]):
         self._labels = LabelCheck(section.targets)
         self.found_targets: Mapping[str, Target] = self._labels.found
         self.unlabelled: list[str] = []
-        """What is missing, of each structure that was left out for want of a label."""
+        """Reason, file and number of each structure that was left out for want of a label."""
         self._features: Sequence[str] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:

@@ -39,8 +39,8 @@ class FileRecord(BaseModel):
 def describe_files(folder: Path, *, in_place: bool = False) -> dict[str, FileRecord]:
     """Return size and checksum of every file in a folder, by file name.
 
-    Of a HydraGNN ``.bp`` used ``in_place`` only the files of BP5 are described, with the times of
-    their last change. Its payload (arrays of graphs) gets no checksum, as it may be terabytes.
+    Only BP5's own files of a HydraGNN ``.bp`` used ``in_place`` are described, with the times of
+    their last change. The payload (arrays of graphs) gets no checksum, as it may be terabytes.
     """
     described = {}
     for path in sorted(folder.iterdir()):

@@ -68,7 +68,7 @@ class Written(NamedTuple):
 class PredictionFiles:
     """Writer of prediction files (CSV, Parquet, extended XYZ) from one process or many.
 
-    As a context manager it locks the files against other writers.
+    Used as a context manager, the object locks the files against other writers.
 
     Parameters
     ----------
