@@ -322,7 +322,8 @@ def finish_ensemble(
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
-    tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
+    origins = {GRAPH_ID: test.graph_id, **test.origins_of(np.arange(len(test)))}
+    tested = predict_graphs(ensemble, store, [test], origins, predictions)
     chunk = lay_out(ensemble, tested, with_members=True)
     with PredictionFiles([folder_out / "test.parquet", folder_out / "test.csv"]) as files:
         files.fill([chunk])

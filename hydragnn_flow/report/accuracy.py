@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Measures = Mapping[str, Any]
 """Estimates by name of the measure, as in `measures` of `ensemble.json` for a target."""
 # Columns of a predictions table that say what a structure is.
-_ABOUT = ("file", "frame", "formula", "note")
+_ABOUT = ("file", "frame", "id", "formula", "note")
 
 
 class TargetValues(NamedTuple):

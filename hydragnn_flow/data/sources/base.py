@@ -77,6 +77,8 @@ class Record:
     """Node features and edges, if nodes are more than chemical elements."""
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further arrays of the graph by key, before those of ``nodes``."""
+    id: str | None = None
+    """Name of the structure in its file, if it has one there."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """Build the structure's graph: with its own edges, or those up to the length ``cutoff``.
