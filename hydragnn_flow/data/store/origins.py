@@ -109,6 +109,8 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
     path = origins_file(folder, split)
     if not path.parent.exists():
         return None
+    if not path.exists():
+        raise damaged(path, "is missing")
     try:
         table = _read(path, _COLUMNS)
     except (OSError, pa.ArrowException) as error:
@@ -122,7 +124,8 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
 def _read(path: Path, columns: Sequence[str]) -> Any:
     from pyarrow import parquet
 
-    return parquet.read_table(path, columns=list(columns), page_checksum_verification=True)
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(list(columns))
 
 
 def _write(path: Path, table: Any) -> None:
