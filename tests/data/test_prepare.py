@@ -613,8 +613,8 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
         del database[4]
     one = {"format": "ase", "targets": {"energy": "eV", "forces": "eV/Å"}}
     sources = [
-        {"name": "a", **one, "train": "a-*.xyz", "test": "test.xyz", "split": {"val": 0.2}},
         {"name": "b", **one, "train": "b.db", "split": {"val": 0.2, "test": 0.2}},
+        {"name": "a", **one, "train": "a-*.xyz", "test": "test.xyz", "split": {"val": 0.2}},
     ]
     values = {"sources": sources, "path": tmp_path, "suspicious": "leave_out"}
     monkeypatch.setattr(preparing, "_FEWEST", 1)
@@ -625,6 +625,7 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
     seen = set()
     for split in map(store.__getitem__, store.splits):
         known = split.origins_of(np.arange(len(split)))
+        assert len(set(split.graph_id.tolist())) == len(split)
         for graph, file, frame, name in zip(split, *known.values(), strict=True):
             atoms = ase.io.read(file, index=frame)
             assert graph.x[:, 0].tolist() == atoms.numbers.tolist()

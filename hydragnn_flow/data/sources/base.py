@@ -36,7 +36,8 @@ class Chunk:
     stop: int
     """Position after the last structure."""
     first: int
-    """Position of the file's first structure among all structures of the role, files in order."""
+    """Position of the file's first structure among all structures of the role, files in order. Data
+    sets are numbered on."""
     data_set: int = 0
     """Index of the data set among ``data.sources``."""
 

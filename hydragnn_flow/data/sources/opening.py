@@ -146,21 +146,18 @@ class JoinedSources:
     def chunks(self) -> list[Chunk]:
         """Return chunks (ranges of structures in a file) of all data sets, one after another.
 
-        Structures of one role (split that they are meant for) are numbered on from one data set to
-        the next.
+        Structures are numbered on from one data set to the next, whatever their roles (splits that
+        they are meant for), so that no two of a split have the same number.
         """
         chunks: list[Chunk] = []
-        before: dict[str, int] = {}
+        before = 0
         for number, source in enumerate(self._sources):
             with _naming(number, self._names[number]):
                 here = source.chunks()
             chunks += [
-                replace(chunk, first=chunk.first + before.get(chunk.role, 0), data_set=number)
-                for chunk in here
+                replace(chunk, first=chunk.first + before, data_set=number) for chunk in here
             ]
-            for chunk in here:
-                size = chunk.stop - chunk.start
-                before[chunk.role] = before.get(chunk.role, 0) + size
+            before += sum(chunk.stop - chunk.start for chunk in here)
         features = [", ".join(source.node_features) for source in self._sources]
         check_alike("node features", dict(zip(self._names, features, strict=True)))
         self.found_targets  # noqa: B018  # raises an error if they differ
