@@ -607,19 +607,16 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
     relabel(made[7], "energy", lambda e: e + 2000)
     for name, some in (("a-2", made[:20]), ("a-10", made[20:40]), ("test", made[40:50])):
         ase.io.write(tmp_path / f"{name}.xyz", some)
-    with ase.db.connect(tmp_path / "b.db") as database:
-        for atoms in made[50:]:
-            database.write(atoms)
-        del database[4]
+    ase.io.write(tmp_path / "b.db", made[50:])
+    del ase.db.connect(tmp_path / "b.db")[4]
     one = {"format": "ase", "targets": {"energy": "eV", "forces": "eV/Å"}}
     sources = [
         {"name": "b", **one, "train": "b.db", "split": {"val": 0.2, "test": 0.2}},
         {"name": "a", **one, "train": "a-*.xyz", "test": "test.xyz", "split": {"val": 0.2}},
     ]
-    values = {"sources": sources, "path": tmp_path, "suspicious": "leave_out"}
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 20_000)
-    config = DataConfig.model_validate(values)
+    config = DataConfig(sources=sources, path=tmp_path, suspicious="leave_out")
     store = prepare(tmp_path / "s", config, cutoff=5.0, workers=side_by_side)
     assert len(store.manifest.shards) > 3
     seen = set()
@@ -635,18 +632,13 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
             seen.add((Path(file).name, int(frame)))
     assert len(seen) == 77 == sum(len(store[name]) for name in store.splits)
     assert not seen & {("a-2.xyz", 3), ("a-2.xyz", 7)}
-    assert re.search(
-        r"/a-2\.xyz: structure 7 \(id ",
-        store.manifest.provenance["suspicious"]["worst"][0]["where"],
-    )
+    worst = store.manifest.provenance["suspicious"]["worst"]
+    assert worst[0]["where"] == f"{tmp_path}/a-2.xyz: structure 7 (id {made[7].info['name']})"
 
 
 DAMAGE: list[tuple[Callable[[Path], Any], str]] = [
     (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cannot be read"),
-    (
-        lambda path: path.write_bytes(path.read_bytes().replace(b"\xb5\x2f\xfd", b"???")),
-        "cannot be",
-    ),
+    (lambda path: np.memmap(path, np.uint8, "r+").put(60, 63), "CRC"),
     (lambda path: path.unlink(), "is missing"),
     (lambda path: shutil.copy(path.with_name("testset.parquet"), path), "has 3 rows for 8 graphs"),
 ]

@@ -223,32 +223,24 @@ def test_structures_of_a_store_of_files_are_named_by_file_frame_and_id(run, tmp_
         ase.io.write(tmp_path / f"{name}.extxyz", made)
         targets = {"energy": "eV", "forces": "eV/Å"}
         source = {"format": "ase", "train": f"{name}.extxyz", "targets": targets}
-        values = {"source": source, "path": tmp_path, "split": {"val": 0.3, "test": 0.3}}
-        return prepare_store(DataConfig.model_validate(values), 4.0, None, 0, tmp_path / name)
+        config = DataConfig(source=source, path=tmp_path, split={"val": 0.3, "test": 0.3})
+        return prepare_store(config, 4.0, None, 0, tmp_path / name)
 
     store = prepared("known")
-    code, _, wrong = flow("predict", run, store.path, "-o", table)
-    assert code == 0, wrong
-    code, _, wrong = flow("select", run, store.path, "-n", 5, "-o", out)
-    assert code == 0, wrong
-    rows = pd.read_csv(table)
-    chosen = [atoms.info for atoms in ase.io.read(out, ":")]
+    assert flow("predict", run, store.path, "-o", table)[0] == 0
+    assert flow("select", run, store.path, "-n", 5, "-o", out)[0] == 0
+    rows, atoms = pd.read_csv(table), pd.read_csv(tmp_path / "table_nodes.csv")
     known = rows.set_index(["split", "graph_id"])[["file", "frame", "id"]]
-    for said in chosen:
+    for said in (chosen.info for chosen in ase.io.read(out, ":")):
         expected = known.loc[(said["split"], said["graph_id"])]
         assert [said[name] for name in expected.index] == expected.tolist()
-    for row in [
-        *rows.to_dict("records"),
-        *pd.read_csv(tmp_path / "table_nodes.csv").to_dict("records"),
-    ]:
-        atoms = ase.io.read(row["file"], row["frame"])
-        assert row["id"] == atoms.info["name"]
+    for row in rows.to_dict("records") + atoms.to_dict("records"):
+        assert row["id"] == ase.io.read(row["file"], row["frame"]).info["name"]
         assert row.get("energy", row.get("forces_x")) == pytest.approx(int(row["id"][3:]) / 10)
     made[3].symbols = "W4"
     code, _, wrong = flow("select", run, prepared("strange").path, "-n", 5, "-o", out)
-    assert code == 2 and re.search(
-        r"set: graph \d \(.*strange.extxyz: structure 3 \(id mp-3\)\): .*W", wrong
-    )
+    named = r"set: graph \d \(.*strange.extxyz: structure 3 \(id mp-3\)\): .*W"
+    assert code == 2 and re.search(named, wrong)
 
 
 def test_what_it_refuses(run, folder, monkeypatch, flow):
