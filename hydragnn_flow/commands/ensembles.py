@@ -300,8 +300,16 @@ def predict(
             f"`flagged` and `note`"
         )
     targets = ensemble.manifest.targets
-    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
+    units = (
+        f"{name} in {targets[name].unit or 'unknown units'}"
+        for name in ensemble.calibrations
+        if not targets[name].classes
+    )
+    if told := ", ".join(units):
+        say(f"{told}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
+    for name in ensemble.calibrations:
+        if classes := targets[name].classes:
+            say(f"{name}: _probability_ of {', '.join(classes)}; _predicted is the most probable")
 
 
 def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Written:

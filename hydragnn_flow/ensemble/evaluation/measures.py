@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.evaluation.bootstrap import Estimate, drawn_counts, estimate, ratio
-from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.ensemble.summary import CLASS_MEASURES, per_atom
 from hydragnn_flow.ensemble.uncertainty.deviation import gaussian_crps, needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
 
 MEASURES = ("mae", "rmse", "r2", "crps", "spearman")
 """Names of the measures that do not depend on prediction intervals."""
+# Intervals of confidence among which the calibration error is a mean.
+_CONFIDENCES = 15
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of the intervals that are measured, in addition to the coverage of the run."""
 # Intervals of a larger sample follow from a subsample with about as many values.
@@ -64,9 +67,37 @@ def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
         of_intervals = product(("coverage", "width"), _percents(sample))
         names = [*MEASURES, *map("_".join, of_intervals)]
         return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
+    return _estimates(sample, _Counted, seed)
+
+
+def measure_classes(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
+    """Compute measures of predicted probabilities of classes, with 95 % confidence intervals.
+
+    Parameters
+    ----------
+    sample
+        Probabilities of one target, a column for each class, then ``label``, the place of the true
+        class among these columns, and ``structure``.
+    seed
+        Seed of the bootstrap of structures.
+
+    Returns
+    -------
+    dict
+        Estimates by the names of `CLASS_MEASURES`: fraction of labels that the most probable class
+        hits; area under the ROC curve, of more than two classes the mean over each against the
+        rest; and expected calibration error (Guo et al., arXiv:1706.04599), the mean difference
+        between the largest probability and the fraction of hits in 15 intervals of it.
+    """
+    if not len(sample):
+        return dict.fromkeys(CLASS_MEASURES, Estimate(np.nan, np.nan, np.nan))
+    return _estimates(sample, _CountedClasses, seed)
+
+
+def _estimates(sample: pd.DataFrame, kind: type[_Sample], seed: int) -> dict[str, Estimate]:
     # A number whose square is too large has no measures, and a warning would not help.
     with np.errstate(over="ignore", invalid="ignore"):
-        counted = _Counted(sample)
+        counted = kind(sample)
         values = counted.measures(np.ones(counted.n_structures))
         part, factor = _part(sample, counted, seed)
         centre = part.measures(np.ones(part.n_structures))
@@ -91,7 +122,7 @@ def _percents(sample: pd.DataFrame) -> list[str]:
     return [name.removeprefix("lo_") for name in map(str, sample) if name.startswith("lo_")]
 
 
-def _part(sample: pd.DataFrame, counted: _Counted, seed: int) -> tuple[_Counted, float]:
+def _part(sample: pd.DataFrame, counted: _Sample, seed: int) -> tuple[_Sample, float]:
     """Return the part of a sample to draw from, and a factor for the deviations of the draws.
 
     A sample of too many values is reduced to a random part of its structures, at least a hundred.
@@ -109,15 +140,61 @@ def _part(sample: pd.DataFrame, counted: _Counted, seed: int) -> tuple[_Counted,
         sample = sample[rng.random(len(sample)) < _MOST_VALUES / len(sample)]
     elif m >= n:
         return counted, 1.0
-    return _Counted(sample), min(m / n, 1.0) ** 0.5
+    return type(counted)(sample), min(m / n, 1.0) ** 0.5
 
 
-class _Counted:
+class _Sample(ABC):
     """Sample prepared to compute the measures of any bootstrap draw of its structures."""
 
     def __init__(self, sample: pd.DataFrame) -> None:
         numbers, self._structure = np.unique(sample["structure"], return_inverse=True)
         self.n_values, self.n_structures = len(sample), len(numbers)
+
+    @abstractmethod
+    def measures(self, counts: Floats) -> dict[str, Floats]:
+        """Compute every measure ``[...]`` by name, for draws of the structures.
+
+        ``counts[..., n_structures]`` is how often each structure counts in each draw.
+        """
+
+
+class _CountedClasses(_Sample):
+    """Sample of probabilities of classes."""
+
+    def __init__(self, sample: pd.DataFrame) -> None:
+        super().__init__(sample)
+        label = sample["label"].to_numpy()
+        found = sample.drop(columns=["label", "structure"]).to_numpy()
+        largest = found.max(axis=1)
+        self._hits = (found.argmax(axis=1) == label).astype(np.float64)
+        self._gaps = np.zeros((len(label), _CONFIDENCES))
+        place = np.minimum((largest * _CONFIDENCES).astype(np.int64), _CONFIDENCES - 1)
+        self._gaps[np.arange(len(label)), place] = largest - self._hits
+        # Of two classes, both have the same area.
+        one = range(1 if found.shape[1] == 2 else 0, found.shape[1])
+        self._ranks = [(label == k, _mid_ranks(found[:, k])) for k in one]
+
+    def measures(self, counts: Floats) -> dict[str, Floats]:
+        weights = counts[..., self._structure]
+        total = weights.sum(axis=-1)
+        areas = []
+        for is_it, ranks in self._ranks:
+            n = weights[..., is_it].sum(axis=-1)
+            pairs = (weights * ranks(weights))[..., is_it].sum(axis=-1) - n**2 / 2
+            areas.append(ratio(pairs, n * (total - n)))
+        known = np.isfinite(areas)
+        return {
+            "accuracy": ratio(weights @ self._hits, total),
+            "auc": ratio(np.where(known, areas, 0).sum(axis=0), known.sum(axis=0)),
+            "ece": ratio(np.abs(weights @ self._gaps).sum(axis=-1), total),
+        }
+
+
+class _Counted(_Sample):
+    """Sample of values with error bars."""
+
+    def __init__(self, sample: pd.DataFrame) -> None:
+        super().__init__(sample)
         error = (sample["mean"] - sample["reference"]).to_numpy()
         self._sums = {
             name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
@@ -125,10 +202,6 @@ class _Counted:
         self._ranks = _mid_ranks(sample["std"].to_numpy()), _mid_ranks(np.abs(error))
 
     def measures(self, counts: Floats) -> dict[str, Floats]:
-        """Compute every measure ``[...]`` by name, for draws of the structures.
-
-        ``counts[..., n_structures]`` is how often each structure counts in each draw.
-        """
         sums = {name: counts @ values for name, values in self._sums.items()}
         n = sums["count"]
         means = {name: ratio(total, n) for name, total in sums.items()}
@@ -206,8 +279,9 @@ class TargetMeasures:
     flagged: int
     """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
-    """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
-    for the flagged structures and ``mae_unflagged`` for the others."""
+    """Estimates by the names of :func:`measure`, or of :func:`measure_classes`. If structures are
+    flagged, also ``mae_flagged`` (of classes ``accuracy_flagged``) for the flagged structures and
+    ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the measures to a dict for JSON; undefined numbers become None."""
@@ -252,6 +326,13 @@ def measure_targets(
             continue
         target = manifest.targets[name]
         rows = target.rows_of(np.arange(len(n_atoms)), n_atoms)
+        if target.classes:
+            known = np.isfinite(values.mean + references[name]).all(axis=1)
+            sample = pd.DataFrame(values.mean[known])
+            sample["label"] = references[name][known].argmax(axis=1)
+            sample["structure"] = rows[known]
+            found[name] = _measures(sample, flagged, "", measure_classes, "accuracy")
+            continue
         units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
         if manifest.is_extensive(name):
             unit, factor = per_atom(target.unit)
@@ -268,12 +349,18 @@ def measure_targets(
     return found
 
 
-def _measures(sample: pd.DataFrame, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
+def _measures(
+    sample: pd.DataFrame,
+    flagged: NDArray[np.bool_],
+    unit: str,
+    measure: Callable[[pd.DataFrame], dict[str, Estimate]] = measure,
+    first: str = "mae",
+) -> TargetMeasures:
     found = measure(sample)
     structures, is_flagged = np.unique(sample["structure"]), flagged[sample["structure"]]
     if is_flagged.any():
-        found["mae_flagged"] = measure(sample[is_flagged])["mae"]
-        found["mae_unflagged"] = measure(sample[~is_flagged])["mae"]
+        found[f"{first}_flagged"] = measure(sample[is_flagged])[first]
+        found[f"{first}_unflagged"] = measure(sample[~is_flagged])[first]
     n_flagged = int(flagged[structures].sum())
     return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
 
