@@ -65,7 +65,7 @@ class Target(_Record):
 
         The mean over the squares is the Brier score of two classes.
         """
-        return np.square(residuals) if self.classes else np.abs(residuals)
+        return np.asarray(np.square(residuals) if self.classes else np.abs(residuals))
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
         """Repeat values of structures [n], so that each row of the target has one.

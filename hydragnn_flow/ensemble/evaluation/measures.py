@@ -22,8 +22,6 @@ from hydragnn_flow.files import write_json, write_text
 
 MEASURES = ("mae", "rmse", "r2", "crps", "spearman")
 """Names of the measures that do not depend on prediction intervals."""
-# Intervals of confidence among which the calibration error is a mean.
-_CONFIDENCES = 15
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of the intervals that are measured, in addition to the coverage of the run."""
 # Intervals of a larger sample follow from a subsample with about as many values.
@@ -167,9 +165,8 @@ class _CountedClasses(_Sample):
         found = sample.drop(columns=["label", "structure"]).to_numpy()
         largest = found.max(axis=1)
         self._hits = (found.argmax(axis=1) == label).astype(np.float64)
-        self._gaps = np.zeros((len(label), _CONFIDENCES))
-        place = np.minimum((largest * _CONFIDENCES).astype(np.int64), _CONFIDENCES - 1)
-        self._gaps[np.arange(len(label)), place] = largest - self._hits
+        interval = np.ceil(15 * largest).astype(np.int64)[:, None] == np.arange(1, 16)
+        self._gaps = np.where(interval, (largest - self._hits)[:, None], 0.0)
         # Of two classes, both have the same area.
         one = range(1 if found.shape[1] == 2 else 0, found.shape[1])
         self._ranks = [(label == k, _mid_ranks(found[:, k])) for k in one]

@@ -195,7 +195,7 @@ def _named(values: Floats, classes: Sequence[str]) -> NDArray[np.object_]:
     ``values`` are ``[n, n_classes]``.
     """
     known = np.isfinite(values).all(axis=1)
-    places = np.where(known, np.where(known[:, None], values, 0).argmax(axis=1), len(classes))
+    places = np.where(known, np.nan_to_num(values).argmax(axis=1), len(classes))
     return np.array([*classes, None], dtype=object)[places][:, None]
 
 
