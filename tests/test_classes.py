@@ -64,7 +64,7 @@ NETWORK = {
 
 
 def structures(n, seed=0):
-    """Chains of one element, which tells their kind and size, and whose atoms are odd by element."""
+    """Chains of one element, which tells their kind, size and whether atoms are odd."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(n):
@@ -77,14 +77,15 @@ def structures(n, seed=0):
     return found
 
 
-def data_of(folder, targets=TARGETS):
-    source = {"format": "ase", "train": "all.xyz", "targets": targets}
-    return {"source": source, "split": {"val": 0.2, "test": 0.2}, "path": str(folder)}
+def data_of(folder, targets=TARGETS, **files):
+    source = {"format": "ase", "train": "all.xyz", "targets": targets, **files}
+    split = {"val": 0.1} if files else {"val": 0.2, "test": 0.2}
+    return {"source": source, "split": split, "path": str(folder)}
 
 
-def prepared(folder, frames, targets=TARGETS):
+def prepared(folder, frames, targets=TARGETS, **files):
     ase.io.write(folder / "all.xyz", frames)
-    config = DataConfig.model_validate(data_of(folder, targets))
+    config = DataConfig.model_validate(data_of(folder, targets, **files))
     return prepare_store(config, 4.0, None, 0, folder / "store.gs")
 
 
@@ -146,25 +147,16 @@ def test_what_cannot_be_learnt_is_said_in_a_sentence(info, targets, said, tmp_pa
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_of_the_test_split_alone_is_refused(tmp_path):
+def test_a_class_of_the_test_split_alone_is_refused_and_none_is_left_out(tmp_path):
     frames = structures(30)
     for frame in frames:
         frame.info["kind"] = "light"
-    (tmp_path / "test").mkdir()
-    ase.io.write(tmp_path / "test" / "test.xyz", structures(9, seed=1))
-    ase.io.write(tmp_path / "all.xyz", frames)
-    source = {"format": "ase", "train": "all.xyz", "test": "test", "targets": TARGETS}
-    data = DataConfig.model_validate({"source": source, "path": tmp_path})
-    with pytest.raises(InputError, match="0 of 27 training labels name the class 'noble'"):
-        prepare_store(data, 4.0, None, 0, tmp_path / "store.gs")
-
-
-def test_structures_without_a_class_are_left_out(tmp_path):
-    frames = structures(30)
     del frames[3].info["kind"]
     frames[4].info["kind"] = np.nan
-    store = prepared(tmp_path, frames)
-    assert sum(size.graphs for size in store.manifest.splits.values()) == 28
+    (tmp_path / "test").mkdir()
+    ase.io.write(tmp_path / "test" / "test.xyz", structures(9, seed=1))
+    with pytest.raises(InputError, match="0 of 25 training labels name the class 'noble'"):
+        prepared(tmp_path, frames, test="test")
 
 
 @pytest.mark.parametrize("function", ["mse", "rmse", "GaussianNLLLoss"])
@@ -181,22 +173,16 @@ def test_the_loss_is_the_cross_entropy_in_units_of_that_of_the_shares(store, fun
     labels = batch.kind.reshape(-1, 3).argmax(dim=1)
     expected = functional.nll_loss(outputs["kind"].log(), labels) / entropy
     torch.testing.assert_close(means[0], expected, check_dtype=False)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    torch.testing.assert_close(model(batch)["kind"][0], shares, check_dtype=False)
     # A class that is as good as excluded has a loss and a slope.
     sure = torch.tensor([[900.0, 0.0, 0.0]], dtype=torch.float64).repeat(9, 1).requires_grad_()
     outputs = outputs | {"kind": sure.softmax(dim=1)}
     means = loss.term_means(outputs, batch, Counts(batch.num_graphs, batch.num_nodes))
     means.sum().backward()
     assert means.isfinite().all() and sure.grad.isfinite().all()
-
-
-def test_a_network_of_no_weights_predicts_the_shares(store):
-    model = build_model(load_network(NETWORK), store)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
-    found = model(store["trainset"].batch([0, 1]))
-    shares = torch.tensor([store.manifest.statistics.targets["kind"].mean] * 2)
-    torch.testing.assert_close(found["kind"], shares, check_dtype=False)
 
 
 def test_classes_and_numbers_are_learnt_together_and_by_fused_networks(store, tmp_path):

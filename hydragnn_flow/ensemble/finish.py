@@ -441,9 +441,8 @@ def _test(
             continue
         target = manifest.targets[name]
         kind = "brier" if target.classes else "mae"
-        row: dict[str, Any] = {"unit": target.unit, "coverage": None}
-        if not target.classes:
-            row["coverage"] = measured_coverage(references[name], predicted)
+        held = None if target.classes else measured_coverage(references[name], predicted)
+        row: dict[str, Any] = {"unit": target.unit, "coverage": held}
         for who, values in compared.items():
             error = target.sizes_of(values[name] - references[name])
             row[f"{kind}_{who}"] = float(error[known].mean())

@@ -312,9 +312,7 @@ def _noted(text: str, comment: str) -> str:
 
 
 def _target(label: Label) -> str:
-    known: dict[str, Any] = {"unit": label.unit}
-    if label.classes:
-        known = {"classes": [*label.classes]}
+    known: dict[str, Any] = {"classes": [*label.classes]} if label.classes else {"unit": label.unit}
     known |= {"key": label.key} if label.key != label.name else {}
     return f"{label.name}: {_plain(known)}"
 

@@ -262,8 +262,8 @@ def in_place(
                 f"{path}: {name!r} has {width} numbers for {len(known.classes)} classes, and "
                 f"networks learn one for each; {_COPY}"
             )
-        about = {"extensive": known.is_extensive, "classes": known.classes}
-        described[name] = Target(level=level, dim=width, unit=known.unit, **about)
+        about = known.model_dump(include={"unit", "classes"})
+        described[name] = Target(level=level, dim=width, extensive=known.is_extensive, **about)
     splits = {name: found.splits[name] for name in SPLIT_OF_ROLE.values() if name in found.splits}
     for name in SPLIT_OF_ROLE.values():
         if name != CALIBRATION and not splits.get(name, SplitSize()).graphs:

@@ -543,11 +543,8 @@ class LabelCheck:
 
 
 def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:
-    about: dict[str, Any] = {
-        "unit": known.unit,
-        "extensive": known.is_extensive,
-        "classes": known.classes,
-    }
+    about: dict[str, Any] = known.model_dump(include={"unit", "classes"})
+    about["extensive"] = known.is_extensive
     if known.classes and label.shape[-1] != len(known.classes):
         return None
     if label.ndim == 1 and label.size:

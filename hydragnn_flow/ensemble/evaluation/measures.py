@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -92,7 +91,7 @@ def measure_classes(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
     return _estimates(sample, _CountedClasses, seed)
 
 
-def _estimates(sample: pd.DataFrame, kind: type[_Sample], seed: int) -> dict[str, Estimate]:
+def _estimates(sample: pd.DataFrame, kind: type[_Counted], seed: int) -> dict[str, Estimate]:
     # A number whose square is too large has no measures, and a warning would not help.
     with np.errstate(over="ignore", invalid="ignore"):
         counted = kind(sample)
@@ -120,7 +119,7 @@ def _percents(sample: pd.DataFrame) -> list[str]:
     return [name.removeprefix("lo_") for name in map(str, sample) if name.startswith("lo_")]
 
 
-def _part(sample: pd.DataFrame, counted: _Sample, seed: int) -> tuple[_Sample, float]:
+def _part(sample: pd.DataFrame, counted: _Counted, seed: int) -> tuple[_Counted, float]:
     """Return the part of a sample to draw from, and a factor for the deviations of the draws.
 
     A sample of too many values is reduced to a random part of its structures, at least a hundred.
@@ -141,26 +140,48 @@ def _part(sample: pd.DataFrame, counted: _Sample, seed: int) -> tuple[_Sample, f
     return type(counted)(sample), min(m / n, 1.0) ** 0.5
 
 
-class _Sample(ABC):
+class _Counted:
     """Sample prepared to compute the measures of any bootstrap draw of its structures."""
 
     def __init__(self, sample: pd.DataFrame) -> None:
         numbers, self._structure = np.unique(sample["structure"], return_inverse=True)
         self.n_values, self.n_structures = len(sample), len(numbers)
+        self._prepare(sample)
 
-    @abstractmethod
+    def _prepare(self, sample: pd.DataFrame) -> None:
+        error = (sample["mean"] - sample["reference"]).to_numpy()
+        self._sums = {
+            name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
+        }
+        self._ranks = _mid_ranks(sample["std"].to_numpy()), _mid_ranks(np.abs(error))
+
     def measures(self, counts: Floats) -> dict[str, Floats]:
         """Compute every measure ``[...]`` by name, for draws of the structures.
 
         ``counts[..., n_structures]`` is how often each structure counts in each draw.
         """
+        sums = {name: counts @ values for name, values in self._sums.items()}
+        n = sums["count"]
+        means = {name: ratio(total, n) for name, total in sums.items()}
+        # R² is NaN where references are equal but for rounding of their squares.
+        squares = sums["squared_reference"]
+        spread = squares - ratio(sums["reference"] ** 2, n)
+        spread = np.where(spread > 1e-12 * squares, spread, 0.0)
+        weights = counts[..., self._structure]
+        return {
+            "mae": means["error"],
+            "rmse": np.sqrt(means["squared_error"]),
+            "r2": 1 - ratio(sums["squared_error"], spread),
+            "crps": means["crps"],
+            "spearman": _rank_correlation(weights, *(ranks(weights) for ranks in self._ranks)),
+            **{name: of for name, of in means.items() if name.startswith(("coverage", "width"))},
+        }
 
 
-class _CountedClasses(_Sample):
-    """Sample of probabilities of classes."""
+class _CountedClasses(_Counted):
+    """Sample of probabilities of classes, prepared likewise."""
 
-    def __init__(self, sample: pd.DataFrame) -> None:
-        super().__init__(sample)
+    def _prepare(self, sample: pd.DataFrame) -> None:
         label = sample["label"].to_numpy()
         found = sample.drop(columns=["label", "structure"]).to_numpy()
         largest = found.max(axis=1)
@@ -184,36 +205,6 @@ class _CountedClasses(_Sample):
             "accuracy": ratio(weights @ self._hits, total),
             "auc": ratio(np.where(known, areas, 0).sum(axis=0), known.sum(axis=0)),
             "ece": ratio(np.abs(weights @ self._gaps).sum(axis=-1), total),
-        }
-
-
-class _Counted(_Sample):
-    """Sample of values with error bars."""
-
-    def __init__(self, sample: pd.DataFrame) -> None:
-        super().__init__(sample)
-        error = (sample["mean"] - sample["reference"]).to_numpy()
-        self._sums = {
-            name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
-        }
-        self._ranks = _mid_ranks(sample["std"].to_numpy()), _mid_ranks(np.abs(error))
-
-    def measures(self, counts: Floats) -> dict[str, Floats]:
-        sums = {name: counts @ values for name, values in self._sums.items()}
-        n = sums["count"]
-        means = {name: ratio(total, n) for name, total in sums.items()}
-        # R² is NaN where references are equal but for rounding of their squares.
-        squares = sums["squared_reference"]
-        spread = squares - ratio(sums["reference"] ** 2, n)
-        spread = np.where(spread > 1e-12 * squares, spread, 0.0)
-        weights = counts[..., self._structure]
-        return {
-            "mae": means["error"],
-            "rmse": np.sqrt(means["squared_error"]),
-            "r2": 1 - ratio(sums["squared_error"], spread),
-            "crps": means["crps"],
-            "spearman": _rank_correlation(weights, *(ranks(weights) for ranks in self._ranks)),
-            **{name: of for name, of in means.items() if name.startswith(("coverage", "width"))},
         }
 
 
