@@ -151,9 +151,7 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
 
 
 # Words for sets of data and for what the structure tells.
-_NO_CLASSES = re.compile(
-    r"formula|composition|config|split|file|path|source|calculator|method|unit"
-)
+_NO_CLASSES = re.compile(r"formula|composition|config|group|split|file|path|source|method|unit")
 
 
 def _classes(values: Sequence[Any]) -> tuple[str, ...]:

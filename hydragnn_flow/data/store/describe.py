@@ -177,6 +177,7 @@ def _check_target(name: str, target: Target, keys: Mapping[str, Key]) -> None:
         )
     key = keys[name]
     fits = key.node if target.level == "node" else key.rows is not None
+    fits &= len(target.classes) in (0, target.dim)
     if not fits or _size(key, target.level) != target.dim:
         raise InputError(
             f"target {name!r} is said to have {target.dim} component(s) per {target.level}, "

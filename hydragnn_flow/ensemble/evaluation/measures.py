@@ -190,13 +190,13 @@ class _CountedClasses(_Counted):
         self._gaps = np.where(interval, (largest - self._hits)[:, None], 0.0)
         # Of two classes, both have the same area.
         one = range(1 if found.shape[1] == 2 else 0, found.shape[1])
-        self._ranks = [(label == k, _mid_ranks(found[:, k])) for k in one]
+        self._curves = [(label == k, _mid_ranks(found[:, k])) for k in one]
 
     def measures(self, counts: Floats) -> dict[str, Floats]:
         weights = counts[..., self._structure]
         total = weights.sum(axis=-1)
         areas = []
-        for is_it, ranks in self._ranks:
+        for is_it, ranks in self._curves:
             n = weights[..., is_it].sum(axis=-1)
             pairs = (weights * ranks(weights))[..., is_it].sum(axis=-1) - n**2 / 2
             areas.append(ratio(pairs, n * (total - n)))
@@ -341,14 +341,14 @@ def _measures(
     sample: pd.DataFrame,
     flagged: NDArray[np.bool_],
     unit: str,
-    measure: Callable[[pd.DataFrame], dict[str, Estimate]] = measure,
+    of: Callable[[pd.DataFrame], dict[str, Estimate]] = measure,
     first: str = "mae",
 ) -> TargetMeasures:
-    found = measure(sample)
+    found = of(sample)
     structures, is_flagged = np.unique(sample["structure"]), flagged[sample["structure"]]
     if is_flagged.any():
-        found[f"{first}_flagged"] = measure(sample[is_flagged])[first]
-        found[f"{first}_unflagged"] = measure(sample[~is_flagged])[first]
+        found[f"{first}_flagged"] = of(sample[is_flagged])[first]
+        found[f"{first}_unflagged"] = of(sample[~is_flagged])[first]
     n_flagged = int(flagged[structures].sum())
     return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
 

@@ -169,8 +169,8 @@ def criterion_for(
     The mean square error of probabilities (Brier score) is smallest for the true probabilities. The
     mean absolute error is smallest for 0 and 1.
     """
-    learnt = {term.target for term in terms_of(network, manifest) if term.of_classes}
-    return "rmse" if learnt else asked
+    names = {*network.Variables_of_interest.output_names} & manifest.targets.keys()
+    return "rmse" if any(manifest.targets[name].classes for name in names) else asked
 
 
 if TYPE_CHECKING:

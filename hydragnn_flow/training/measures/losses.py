@@ -139,10 +139,8 @@ def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     branches = _of_branches(network, manifest)
     terms = []
     for name, level, weight in zip(names, asked.type, weights, strict=True):
-        of_classes, known = (
-            bool(manifest.targets[name].classes),
-            [b.targets[name] for b in branches],
-        )
+        of_classes = bool(manifest.targets[name].classes)
+        known = [found.targets[name] for found in branches]
         scale = tuple(_entropies(of.mean) if of_classes else tuple(of.std) for of in known)
         terms.append(Term(name, level, weight, scale, of_classes=of_classes))
     return terms
