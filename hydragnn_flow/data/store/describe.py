@@ -99,7 +99,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
             splits[split] = splits.get(split, SplitSize()) + size
     statistics = content.statistics.statistics()
     for name, target in targets.items():
-        _check_classes(name, target, statistics.targets[name].mean, splits.get(TRAIN))
+        _check_classes(name, target, statistics.targets[name].mean, splits.get(TRAIN, SplitSize()))
     return Manifest(
         dtypes=dtypes,
         targets=targets,
@@ -119,15 +119,12 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
     )
 
 
-def _check_classes(
-    name: str, target: Target, shares: Sequence[float], train: SplitSize | None
-) -> None:
+def _check_classes(name: str, target: Target, shares: Sequence[float], train: SplitSize) -> None:
     """Raise InputError if a class has fewer than two labels in the training split.
 
     ``shares`` is the share of each class, [n_classes].
     """
-    size = train or SplitSize()
-    labels = size.graphs if target.level == "graph" else size.atoms
+    labels = train.graphs if target.level == "graph" else train.atoms
     for one, share in zip(target.classes, shares, strict=False):
         if labels and (n := round(share * labels)) < 2:
             raise InputError(

@@ -71,8 +71,8 @@ class CalibrationData:
         names = [] if data_sets is None else [*dict.fromkeys(data_sets)]
         for target in self.references:
             if (of_all := self._calibration(target)) is not None:
-                names_of_it = () if self.manifest.targets[target].classes else names
-                own = {name: self._calibration(target, name) for name in names_of_it}
+                alone = () if self.manifest.targets[target].classes else names
+                own = {name: self._calibration(target, name) for name in alone}
                 known = {name: one for name, one in own.items() if one is not None}
                 whole = replace(of_all, by_data_set=known)
                 found[target] = whole.with_enough(self.coverage)
