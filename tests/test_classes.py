@@ -181,6 +181,7 @@ def test_classes_and_numbers_are_learnt_together_and_by_fused_networks(store, tm
     specs = [make_spec(tmp_path / str(k), store, 8, network=NETWORK, seed=k) for k in range(2)]
     one = run_segment(specs[0], device="cpu")
     assert all(one.metrics[f"{name}_rmse"] < 0.3 for name in ("kind", "odd", "size")), one.metrics
+    assert "kind_mae" not in one.metrics and "size_mae" in one.metrics
     again = [replace(spec, directory=str(tmp_path / f"fused {spec.seed}")) for spec in specs]
     for spec in again:
         spec.folder.mkdir()
