@@ -300,8 +300,14 @@ def predict(
             f"`flagged` and `note`"
         )
     targets = ensemble.manifest.targets
-    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
+    units = {name: targets[name].unit or "unknown units" for name in ensemble.calibrations}
+    for name, classes in ((name, targets[name].classes) for name in [*units]):
+        if classes:
+            del units[name]
+            say(f"{name}: _probability_ of {', '.join(classes)}; _predicted is the most probable")
+    if units:
+        told = ", ".join(f"{name} in {unit}" for name, unit in units.items())
+        say(f"{told}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
 
 
 def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Written:
