@@ -20,7 +20,7 @@ from hydragnn_flow.config.domain import (
 )
 from hydragnn_flow.config.optuna_classes import SAMPLERS, build_pruner, build_sampler
 
-__all__ = ["Parameter", "Patience", "Scalar", "SearchConfig"]
+__all__ = ["Parameter", "Scalar", "SearchConfig"]
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -92,16 +92,6 @@ class TrainingBudget(Section):
         return float(getattr(self, self.unit))
 
 
-class Patience(Section):
-    """`search.patience`: early stopping of trials that no longer improve."""
-
-    epochs: int = Field(ge=1)
-    """Number of epochs without a smaller criterion after which a trial stops. The criterion is
-    ``val_loss`` if that is the first objective, otherwise ``val_error``."""
-
-    removed: ClassVar = {"min_delta": ((0.0,), "any decrease is an improvement; remove it")}
-
-
 class SearchConfig(Section):
     """`search`: space of hyper-parameters, sampler, objectives, and rungs (epochs of judgement)."""
 
@@ -141,8 +131,6 @@ class SearchConfig(Section):
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
     ``optuna.pruners``, or ``module:Class``, and its arguments."""
-    patience: Patience | None = None
-    """Stop trials that no longer improve, in addition to the rule."""
     keep_checkpoints: Literal["all", "best"] = "all"
     """Checkpoints of ended trials that stay on disk. ``best`` keeps only the checkpoints of trials
     that may become members: the best 64 of each message-passing type, or three times
@@ -172,6 +160,7 @@ class SearchConfig(Section):
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
         "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
+        "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
     }
 
     @field_validator("sampler", mode="before")
@@ -268,11 +257,6 @@ class SearchConfig(Section):
                 f"pruner knows one objective, as Optuna's do, but there are "
                 f"{len(self.objectives)}; remove it, rungs judge by the first"
             )
-        if self.patience is not None and not self.judges_errors:
-            yield (
-                f"patience waits for a smaller error, but the objectives are "
-                f"{' and '.join(self.objectives)}; remove it"
-            )
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
             for conflict in self.wrong_enqueued(values):
@@ -339,14 +323,14 @@ class SearchConfig(Section):
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
         """Return the epochs at which a trial is judged; the last is ``num_epoch``.
 
-        Without a rule and patience, a trial is judged only at its end.
+        Without a rule, a trial is judged only at its end.
 
         Parameters
         ----------
         num_epoch
             Number of epochs of a trial that is not stopped early, `Training.num_epoch`.
         """
-        if self.rungs == "none" and self.patience is None:
+        if self.rungs == "none":
             return (num_epoch,)
         epochs, rungs = self.min_epochs, []
         while epochs < num_epoch:
