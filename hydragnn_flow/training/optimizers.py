@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 from hydragnn_flow.config.network import Optimizer, Scheduler, Training
 from hydragnn_flow.models.cost import weight_matrices
-from hydragnn_flow.training.distributed import World
 
 
 class Muon(torch.optim.Optimizer):
@@ -170,7 +168,7 @@ _FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
 def make_optimizer(
-    model: nn.Module, settings: Optimizer, learning_rate: float, world: World
+    model: nn.Module, settings: Optimizer, learning_rate: float
 ) -> torch.optim.Optimizer:
     """Return the optimiser of a network's trained parameters, as `Training.Optimizer` says.
 
@@ -182,9 +180,6 @@ def make_optimizer(
         Section `Training.Optimizer` with type and weight decay.
     learning_rate
         Largest learning rate; a schedule sets the rate of each step.
-    world
-        Ranks, over which `use_zero_redundancy` shards the state without changing the steps
-        (Rajbhandari et al., arXiv:1910.02054, stage 1).
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = getattr(torch.optim, settings.type)
@@ -194,9 +189,6 @@ def make_optimizer(
     if settings.type == "Muon":
         kind = partial(Muon, matrices=weight_matrices(model))
     make: Callable[..., torch.optim.Optimizer] = kind
-    if settings.use_zero_redundancy and world.size > 1:
-        # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
-        return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
@@ -215,19 +207,6 @@ def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], floa
         return settings.learning_rate
     ratio = graphs_per_step() / settings.reference_batch
     return settings.learning_rate * (ratio if settings.batch_scaling == "linear" else ratio**0.5)
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """Return the state dict of an optimiser for a checkpoint (collective).
-
-    If ZeRO shards the state it is gathered on the first rank, and empty on the others.
-    """
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        optimizer.consolidate_state_dict(to=0)
-        if not world.is_first:
-            return {}
-    state: dict[str, Any] = optimizer.state_dict()
-    return state
 
 
 # Constants of one_cycle, as in torch's OneCycleLR.

@@ -35,7 +35,6 @@ from hydragnn_flow.training.optimizers import (
     Average,
     Schedule,
     make_optimizer,
-    optimizer_state,
     scaled_learning_rate,
 )
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
@@ -126,7 +125,7 @@ class Trainer:
         settings = self.settings.Optimizer
         rate = scaled_learning_rate(settings, self._graphs_of_a_step)
         self.schedule = Schedule(self.settings, rate, spec.epochs.decay)
-        self.optimizer = make_optimizer(self.model, settings, rate, world)
+        self.optimizer = make_optimizer(self.model, settings, rate)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -448,14 +447,13 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint file and, if ranks hold shards, their files (collective)."""
-        optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
         state = {
             "model": self.model.state_dict(),
             "average": self.average.state_dict(),
             "best": self.best,
             KEY: self.predicted,
-            "optimizer": optimizer,
+            "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.plateau,
             "progress": vars(self.progress),
             "random": random_state(self.device),

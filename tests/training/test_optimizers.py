@@ -12,7 +12,6 @@ from training_cases import trainer_of
 from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.optimizers import (
     Average,
     Schedule,
@@ -37,13 +36,13 @@ def test_each_is_made_with_what_is_asked_for(name, own_decay):
     model = torch.nn.Linear(2, 2)
     model.weight.requires_grad_(False)
     asked = settings(type=name, weight_decay=1e-4)
-    optimizer = make_optimizer(model, asked, 0.03, World())
+    optimizer = make_optimizer(model, asked, 0.03)
     assert type(optimizer).__name__ == name
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
     assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
     assert [weight.shape for weight in group["params"]] == [(2,)], "frozen weights are left out"
-    by_itself = make_optimizer(model, settings(type=name), 0.01, World())
+    by_itself = make_optimizer(model, settings(type=name), 0.01)
     assert by_itself.param_groups[0]["weight_decay"] == own_decay
 
 
@@ -73,7 +72,7 @@ def test_muon_steps_as_torch_does():
     )
     ours = dict(model.named_parameters())
     theirs = {name: weight.detach().clone() for name, weight in ours.items()}
-    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.1), 0.02, World())
+    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.1), 0.02)
     others = [weight for name, weight in theirs.items() if name != "1.weight"]
     peers = [
         torch.optim.Muon(
@@ -96,7 +95,7 @@ def test_muon_leaves_matrices_without_gradient_alone():
     """Heads of data sets that a batch lacks have gradients of zero, for thousands of steps."""
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 6, bias=False)
-    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.0), 0.02, World())
+    optimizer = make_optimizer(model, settings(type="Muon", weight_decay=0.0), 0.02)
     for size in (1.0, 1e-30):
         model.weight.grad = size * torch.randn(6, 8)
         before = model.weight.detach().clone()

@@ -297,17 +297,19 @@ def test_rows_are_those_of_the_whole(rows, parts, others):
         ({"strategy": "HYBRID_SHARD"}, {}, "needs group"),
         ({"strategy": "HYBRID_SHARD", "group": 3}, {}, "group = 3 does not divide 4 GCDs"),
         ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, {}, "write the strategy"),
-        # What divides already.
-        (
-            *({"strategy": "FULL_SHARD"}, {"Training__Optimizer__use_zero_redundancy": True}),
-            "use_zero_redundancy",
-        ),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused(sharding, changes, words):
     with pytest.raises(InputError, match=words):
         network = load_network(sharded("FULL_SHARD", Training__sharding=sharding, **changes))
         parallel(nn.Linear(1, 1), network.Training, World(0, 4), CPU)
+
+
+def test_zero_redundancy_is_a_strategy():
+    zero = {"Training__Optimizer__use_zero_redundancy": True}
+    asked = load_network(network_with(**zero)).Training
+    assert asked.is_sharded and not asked.sharding.reshards
+    assert not load_network(sharded("NO_SHARD", **zero)).Training.is_sharded
 
 
 # Changes of a network, times that a step gathers the weights, and the bytes of a weight in a sum.

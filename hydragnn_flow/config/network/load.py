@@ -279,6 +279,15 @@ class HydraNetwork(NetworkConfig):
     Architecture: Architecture
     """Layers of the network."""
 
+    @model_validator(mode="after")
+    def _zero_shards(self) -> HydraNetwork:
+        training = self.Training
+        is_asked = training.Optimizer.use_zero_redundancy and not training.task_parallel
+        if training.sharding is not None or not is_asked:
+            return self
+        shards = {"sharding": Sharding(strategy="SHARD_GRAD_OP")}
+        return self.model_copy(update={"Training": training.model_copy(update=shards)})
+
     @property
     def branches(self) -> int:
         return self.Architecture.output_heads.branches

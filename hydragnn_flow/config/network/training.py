@@ -123,7 +123,8 @@ class Optimizer(Section):
     reference_batch: int | None = Field(default=None, ge=1)
     """Number of graphs in a step for which ``learning_rate`` is meant."""
     use_zero_redundancy: bool = False
-    """Shard the optimiser's state over the GCDs that train the network."""
+    """The same as ``sharding`` with the strategy ``SHARD_GRAD_OP``. It has no effect if
+    ``sharding`` is given, and none with ``task_parallel`` or an engine."""
 
     @model_validator(mode="before")
     @classmethod
@@ -287,21 +288,10 @@ class Training(Section):
         return self.sharding is not None and self.sharding.is_sharded
 
     def _conflicts(self) -> Iterator[str]:
-        zero = self.Optimizer.use_zero_redundancy
-        if self.is_sharded and zero:
-            yield (
-                "sharding.strategy divides the optimiser's state already; remove "
-                "Optimizer.use_zero_redundancy"
-            )
         if self.task_parallel and self.is_sharded:
             yield (
                 "task_parallel divides the heads among GCDs, and sharding.strategy all of the "
                 "network; remove one of them"
-            )
-        if self.task_parallel and zero:
-            yield (
-                "task_parallel divides the optimiser's state with the heads; remove "
-                "Optimizer.use_zero_redundancy"
             )
         if self.loss_function_type == "rmse" and self.accumulation_steps > 1:
             yield (
