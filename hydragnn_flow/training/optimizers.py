@@ -167,9 +167,7 @@ _FUSED = ("Adam", "AdamW", "SGD")
 _FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
-def make_optimizer(
-    model: nn.Module, settings: Optimizer, learning_rate: float
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     """Return the optimiser of a network's trained parameters, as `Training.Optimizer` says.
 
     Parameters
@@ -177,13 +175,12 @@ def make_optimizer(
     model
         Network whose parameters are trained, except frozen ones.
     settings
-        Section `Training.Optimizer` with type and weight decay.
-    learning_rate
-        Largest learning rate; a schedule sets the rate of each step.
+        Section `Training.Optimizer` with type, weight decay and largest learning rate; a schedule
+        sets the rate of each step.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = getattr(torch.optim, settings.type)
-    options: dict[str, Any] = {"lr": learning_rate}
+    options: dict[str, Any] = {"lr": settings.learning_rate}
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
     if settings.type == "Muon":
@@ -194,19 +191,6 @@ def make_optimizer(
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)
-
-
-def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
-    """Return the learning rate for a number of graphs per step, as `batch_scaling` says.
-
-    ``graphs_per_step`` is called only if the rate depends on the number. The rate is proportional
-    to the number (Goyal et al., arXiv:1706.02677) or to its root, which suits Adam and similar
-    optimisers (Malladi et al., arXiv:2205.10287).
-    """
-    if settings.batch_scaling == "none" or settings.reference_batch is None:
-        return settings.learning_rate
-    ratio = graphs_per_step() / settings.reference_batch
-    return settings.learning_rate * (ratio if settings.batch_scaling == "linear" else ratio**0.5)
 
 
 # Constants of one_cycle, as in torch's OneCycleLR.
@@ -221,19 +205,15 @@ class Schedule:
     Parameters
     ----------
     training
-        Section `Training`, with schedule and number of epochs.
-    learning_rate
-        Largest learning rate of the schedule.
+        Section `Training`, with schedule, largest learning rate and number of epochs.
     decay
         First and last epoch of a member's schedule; None for a trial, whose schedule spans the
         whole training.
     """
 
-    def __init__(
-        self, training: Training, learning_rate: float, decay: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, training: Training, decay: tuple[int, int] | None) -> None:
         self.settings = training.Scheduler
-        self.learning_rate = learning_rate
+        self.learning_rate = training.Optimizer.learning_rate
         self.decay = decay
         self.first, self.last = decay or (0, training.num_epoch)
         self.plateau: dict[str, float] = {"level": 1.0, "best": math.inf, "waited": 0}

@@ -35,7 +35,6 @@ from hydragnn_flow.training.optimizers import (
     Average,
     Schedule,
     make_optimizer,
-    scaled_learning_rate,
 )
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
@@ -122,10 +121,8 @@ class Trainer:
         self.criterion = Criterion.of(network, store.manifest, trivial, name)
         if STRESS in self.loss.targets:
             check_cells(store)
-        settings = self.settings.Optimizer
-        rate = scaled_learning_rate(settings, self._graphs_of_a_step)
-        self.schedule = Schedule(self.settings, rate, spec.epochs.decay)
-        self.optimizer = make_optimizer(self.model, settings, rate)
+        self.schedule = Schedule(self.settings, spec.epochs.decay)
+        self.optimizer = make_optimizer(self.model, self.settings.Optimizer)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -525,12 +522,7 @@ class Trainer:
         self.budget = Budget.of(network, batches)
         training = network.Training.with_batches(batches)
         self.average.decay = training.ema_decay
-        self.schedule.learning_rate = scaled_learning_rate(
-            training.Optimizer, self._graphs_of_a_step
-        )
-
-    def _graphs_of_a_step(self) -> float:
-        return self.epochs.plan(0, 0, self.budget).graphs_per_step
+        self.schedule.learning_rate = training.Optimizer.learning_rate
 
     def _train_epoch(
         self, monitor: TrainingMonitor

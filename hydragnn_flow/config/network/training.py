@@ -117,14 +117,14 @@ class Optimizer(Section):
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
     """Weight decay. By default 0.01 for AdamW and Muon, 0 for the others."""
-    batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Growth of the learning rate with the number of graphs in a step divided by
-    ``reference_batch``: in proportion (``linear``) or with the square root (``sqrt``)."""
-    reference_batch: int | None = Field(default=None, ge=1)
-    """Number of graphs in a step for which ``learning_rate`` is meant."""
     use_zero_redundancy: bool = False
     """The same as ``sharding`` with the strategy ``SHARD_GRAD_OP``. It has no effect if
     ``sharding`` is given, and none with ``task_parallel`` or an engine."""
+
+    removed: ClassVar = {
+        "batch_scaling": (("none",), "write the learning_rate for the batch_size of the file"),
+        "reference_batch": ((), "write the learning_rate for the batch_size of the file"),
+    }
 
     @model_validator(mode="before")
     @classmethod
@@ -136,20 +136,10 @@ class Optimizer(Section):
 
         The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
         square root for other optimisers, which divide steps by the magnitude of the gradient
-        (Malladi et al., arXiv:2205.10287). With ``batch_scaling`` the section stays unchanged,
-        because its learning rate already follows the number of graphs in a step.
+        (Malladi et al., arXiv:2205.10287).
         """
-        if self.batch_scaling != "none":
-            return self
         factor = number if self.type == "SGD" else number**0.5
         return self.model_copy(update={"learning_rate": self.learning_rate * factor})
-
-    def _conflicts(self) -> Iterator[str]:
-        if self.batch_scaling != "none" and self.reference_batch is None:
-            yield (
-                f"batch_scaling {self.batch_scaling!r} needs reference_batch, the graphs in a step "
-                f"that learning_rate is meant for"
-            )
 
 
 class Scheduler(Section):

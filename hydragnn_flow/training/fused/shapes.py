@@ -14,7 +14,7 @@ from hydragnn_flow.segment import SegmentSpec
 
 # Settings that may differ among members.
 _OF_TRAINING = ("num_epoch", "gradient_clip", "ema_decay", "Scheduler", "EarlyStopping", "patience")
-_OF_OPTIMIZER = ("learning_rate", "weight_decay", "batch_scaling", "reference_batch")
+_OF_OPTIMIZER = ("learning_rate", "weight_decay")
 
 
 def refusal_of(spec: SegmentSpec) -> str:
