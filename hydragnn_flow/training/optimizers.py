@@ -193,10 +193,6 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimiz
     return make(weights, **options)
 
 
-# Constants of one_cycle, as in torch's OneCycleLR.
-_LAST = 1 / 25e4
-
-
 class Schedule:
     """Learning-rate schedule of a training, which gives the learning rate of each step.
 
@@ -256,8 +252,6 @@ class Schedule:
         largest, span = self.learning_rate, max(self.last - self.first, 1)
         smallest = min(settings.min_lr, largest)
         warm_up = settings.warmup_epochs
-        if settings.type == "one_cycle":
-            return largest * _one_cycle(done, span - one_step, warm_up or 0.3 * span - one_step)
         rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
         if settings.type == "ReduceLROnPlateau":
             return rising * max(largest * self.plateau["level"], smallest)
@@ -279,18 +273,6 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
         return 1.0
     start, end = decay
     return _half_cosine(_clamped((epoch - start) / max(end - start, 1)))
-
-
-def _one_cycle(done: float, span: float, rise: float) -> float:
-    """Return the factor of a learning rate that rises and falls once in a training.
-
-    Smith & Topin, arXiv:1708.07120. Arguments are numbers of epochs: ``done`` so far, ``span`` in
-    all, and ``rise`` until the largest rate.
-    """
-    if done < rise:
-        return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
-    passed = _clamped((done - rise) / max(span - rise, 1e-9))
-    return _LAST + (1 - _LAST) * _half_cosine(passed)
 
 
 def _half_cosine(x: float) -> float:

@@ -148,17 +148,18 @@ class Scheduler(Section):
     HydraGNN's drivers all use ``ReduceLROnPlateau`` with the values that are the defaults here.
     """
 
-    type: Literal["constant", "ReduceLROnPlateau", "cosine", "one_cycle"]
-    """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``."""
+    type: Literal["constant", "ReduceLROnPlateau", "cosine"]
+    """Kind of schedule. ``cosine`` ends with ``num_epoch``."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Number of epochs at the start during which the learning rate rises, step by step. With
-    ``one_cycle``, 0 means three tenths of the cycle."""
+    """Number of epochs at the start during which the learning rate rises, step by step."""
     factor: float = Field(default=0.5, gt=0, lt=1)
     """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
     patience: int = Field(default=5, ge=0)
     """ReduceLROnPlateau: number of epochs without improvement before the learning rate falls."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
+
+    removed: ClassVar = {"type: one_cycle": ((), "write cosine with warmup_epochs")}
 
 
 # A field of the same name would hide the class from pydantic.
