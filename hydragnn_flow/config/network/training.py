@@ -86,12 +86,11 @@ class DDP(Section):
 
     bucket_cap_mb: float = Field(default=25.0, gt=0)
     """Size of the buckets in which gradients are exchanged [MiB]."""
-    comm_hook: Literal["none", "bf16"] = "none"
-    """``bf16`` exchanges gradients rounded to bfloat16, in half the bytes."""
 
     removed: ClassVar = {
         "gradient_as_bucket_view": ((True,), "gradients are always stored once; remove it"),
         "static_graph": ((False,), "the same parameters are used in every step; remove it"),
+        "comm_hook": (("none",), "gradients are exchanged as they are; remove it"),
     }
 
 
