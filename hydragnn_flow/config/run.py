@@ -261,7 +261,7 @@ class RunConfig(CampaignConfig):
                 "ensemble.aggregation = median: forces would not be the gradient of the energy; "
                 "write auto, weighted or uniform"
             )
-        if budget is None or budget.unit == "seconds":
+        if budget is None:
             return
         if not search.judges_errors and budget.steps and budget.steps <= WARM_UP_STEPS:
             yield (
@@ -319,8 +319,6 @@ class RunConfig(CampaignConfig):
         """Return why no network of the search can be fused; empty if at least one may be."""
         if self.data.mode == "stream":
             return "trainings on a store that is streamed (data.mode) cannot be fused"
-        if self.search.budget is not None and self.search.budget.unit == "seconds":
-            return "epochs that end by time (search.budget.seconds) cannot be fused"
         if self.search.times_steps:
             return "trials whose speed is an objective (search.objectives) cannot be fused"
         if any(path in self.search.space for path in _DECIDE_FUSING):

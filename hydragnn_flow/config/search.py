@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -51,11 +51,11 @@ def direction_of(objective: str) -> Direction:
     return "maximize" if objective in MAXIMISED else "minimize"
 
 
-Unit = Literal["steps", "samples", "seconds"]
+Unit = Literal["steps", "samples"]
 
 
 class TrainingBudget(Section):
-    """`search.budget`: training length of a whole trial, in steps, structures or seconds.
+    """`search.budget`: training length of a whole trial, in steps or structures.
 
     A whole trial is one that is not stopped early. Exactly one key is given. The budget is divided
     evenly into the ``Training.num_epoch`` epochs of a trial. A trial is validated at the end of
@@ -67,24 +67,21 @@ class TrainingBudget(Section):
     """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
     """Number of structures trained on, repetitions included."""
-    seconds: float | None = Field(default=None, gt=0)
-    """Time of training steps, summed over GCDs [s], without start-up, validation and checkpoints.
-    Results depend on the machine and its load."""
 
     removed: ClassVar = {
-        "epochs": ((), "write Training.num_epoch in the network instead of the budget")
+        "epochs": ((), "write Training.num_epoch in the network instead of the budget"),
+        "seconds": ((), "write steps or samples, which do not depend on the machine and its load"),
     }
 
     def _conflicts(self) -> Iterator[str]:
         if len(given := self.model_dump(exclude_none=True)) != 1:
             what = f"has {' and '.join(given)}" if given else "has none of them"
-            yield f"{what}; give one of steps, samples and seconds"
+            yield f"{what}; give steps or samples"
 
     @property
     def unit(self) -> Unit:
-        """Unit of the budget, which is the key that is given: steps, samples or seconds."""
-        units: tuple[Unit, ...] = get_args(Unit)
-        return next(unit for unit in units if getattr(self, unit) is not None)
+        """Unit of the budget, which is the key that is given: steps or samples."""
+        return "samples" if self.steps is None else "steps"
 
     @property
     def size(self) -> float:
@@ -117,9 +114,8 @@ class SearchConfig(Section):
     through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
     """Number of structures of the validation split that are used after each epoch. ``auto`` uses
-    all of them, but with a ``budget`` in ``steps`` or ``samples`` as many as an epoch trains on and
-    at least 1,000, with a ``budget`` in ``seconds`` 10,000, and 1 if no objective is a loss or an
-    error."""
+    all of them, but with a ``budget`` as many as an epoch trains on and at least 1,000, and 1 if no
+    objective is a loss or an error."""
     min_epochs: int = Field(default=2, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)

@@ -100,9 +100,6 @@ class DrawnTruth:
         # Ranks, whose times differ by some 3 %, wait for the slowest in every step.
         slowest = math.exp(0.03 * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
-        if rank.segment.epochs.budget is not None and rank.segment.epochs.budget[0] == "seconds":
-            each = rank.segment.epochs.budget[1] / rank.segment.network.Training.num_epoch
-            steps = max(1, round(each / (step * width)))
         graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.epochs.batches)
         evaluated = self._estimator.judged / (graphs * steps)
         # The largest batch has a quarter more graphs than the mean one.

@@ -23,8 +23,6 @@ def refusal_of(spec: SegmentSpec) -> str:
         return reason
     if spec.store.mode == "stream":
         return "trainings on a store that is streamed cannot be fused"
-    if spec.epochs.budget is not None and spec.epochs.budget[0] == "seconds":
-        return "epochs that end by time cannot be fused"
     return ""
 
 
