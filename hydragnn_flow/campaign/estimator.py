@@ -176,13 +176,6 @@ class Estimator:
         """
         return self._steps(network, 1, batches)
 
-    def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
-        """Count the operations and bytes of a network's training step on batches of average size.
-
-        A step has ``batches`` batches.
-        """
-        return self._step_work(network, self.steps_of_a_pass(network, batches))
-
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct later predictions of time and memory by the results of ended segments."""
         for result in results:

@@ -30,7 +30,7 @@ from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.segment import EpochPlan, Start
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_watts
-from hydragnn_flow.simulation.truth import EstimatedTruth
+from hydragnn_flow.simulation.truth import Truth
 
 
 @dataclass(frozen=True)
@@ -228,12 +228,12 @@ class Planner:
         view = CampaignView(Console(quiet=True))
         seed = self._seed * 1_009 + draw
 
-        def truth(context: Context) -> EstimatedTruth:
+        def truth(context: Context) -> Truth:
             self._recall(context)
             estimator = context.another_estimator()
             for earlier in self._experience:
                 estimator.costs.recall(earlier)
-            return EstimatedTruth(estimator, seed, off)
+            return Truth(estimator, seed, off)
 
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
