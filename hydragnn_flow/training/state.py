@@ -44,8 +44,9 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
-        """Restore the progress from a checkpoint; older ones have further values."""
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        """Restore the progress from a checkpoint; older ones have other values too, or lack some."""
+        known = values.keys() & {field.name for field in fields(cls)}
+        return cls(**{name: values[name] for name in known})
 
     def leave_trial(self) -> None:
         """Forget the best epoch of the trial that a member continues; only its own epochs count."""
