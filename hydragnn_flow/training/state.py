@@ -44,7 +44,7 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
-        """Restore the progress from a checkpoint; older ones have other values too, or lack some."""
+        """Restore the progress from a checkpoint; older ones lack some values or have others."""
         known = values.keys() & {field.name for field in fields(cls)}
         return cls(**{name: values[name] for name in known})
 
