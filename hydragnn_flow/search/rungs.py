@@ -270,8 +270,6 @@ class Rungs:
         if self._pruner is not None:
             assert self._study is not None
             return not self._pruner.prune(self._study, self._trial(number, epoch, value))
-        if self._config.rungs == "none":
-            return True
         if self._config.rungs == "hyperband":
             return not ranking.continued or ranking.among_best(
                 number, self._config.reduction_factor
