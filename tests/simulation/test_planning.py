@@ -11,7 +11,7 @@ from phase_cases import NODE, SITE
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.cli import app
 from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_rows
 from hydragnn_flow.config.domain import Parameter
@@ -161,7 +161,7 @@ def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest):
 def counted(site, watts):
     """Have segments of a site on record whose GCDs have drawn so much."""
     taken = Taken(Work(1e9, 1e9, 100, 1e6, 1e5), 10, 0.1, 2.0, 2, 0.4, joules=2.0 * watts)
-    CostFiles(site).write(Experience({"PNA": [taken]}, {}, [], 0.5))
+    CostFile(site).write(Experience({"PNA": [taken]}, {}, [], 0.5))
 
 
 def test_a_limit_of_energy_ends_planned_searches(config, store):
