@@ -249,8 +249,9 @@ class Planner:
 
     def _recall(self, *estimators: Estimator) -> None:
         """Give cost models the measurements that a real campaign would start with."""
-        for estimator in estimators if self._experience else ():
-            estimator.costs.recall(self._experience)
+        if self._experience is not None:
+            for estimator in estimators:
+                estimator.costs.recall(self._experience)
 
 
 def _with_nodes(site: Site, nodes: int) -> Site:
