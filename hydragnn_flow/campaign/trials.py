@@ -109,6 +109,8 @@ class KeptCheckpoints:
 # Most GCDs that get work in one round. Requesting a trial takes a millisecond or more, and the
 # first of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
+# Longest time of requests before the trials are sent [s]. Others cannot enqueue any until then.
+_MOST_SECONDS = 5.0
 # Number of segments to prepare per free GCD, while the first of them wait for several GCDs.
 _CANDIDATES = 4
 _logger = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, config.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search)
+        remade = rebuild_study(context.directory, config.search, context.parameters)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -175,7 +177,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.admits,
+            context.parameters,
         )
         self._ready: list[SegmentTask] = []
         site = context.site
@@ -293,12 +295,15 @@ class TrialPhase:
         return int(is_first and not self._ready)
 
     def _gather(self, wanted: int, running: int) -> bool:
-        """Prepare segments for ``wanted`` GCDs; return whether any were prepared."""
+        """Prepare segments for ``wanted`` GCDs, for some seconds; return whether any are new."""
         before = seen = len(self._ready)
         closing = not self._to_come and not running and not self._ready
+        end = self.context.clock.monotonic() + _MOST_SECONDS
         while wanted > 0 and (self._promote(closing) or self._ask()):
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
+            if self.context.clock.monotonic() > end:
+                break
         return seen > before
 
     def _ask(self) -> bool:
@@ -348,8 +353,17 @@ class TrialPhase:
         if too_large(task.estimate, gcd):
             needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
             self._fail(trial.number, f"out_of_memory: needs about {needs}")
+        elif not (rung or may_have_begun) and (count := self._above_limit(trial)):
+            limit = "more than search.constraints.parameters allows"
+            self._fail(trial.number, f"error: has {count:,} parameters, {limit}")
         else:
             self._ready.append(task)
+
+    def _above_limit(self, trial: TrialRecord) -> int:
+        """Return the number of parameters of an enqueued network if they are too many, else 0."""
+        most = self.context.config.search.constraints.get(PARAMETERS, math.inf)
+        count = self.context.parameters(trial.parameters)
+        return count if count > most else 0
 
     def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]

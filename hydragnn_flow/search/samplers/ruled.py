@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.optuna_classes import build_sampler
+from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
@@ -219,13 +220,13 @@ def sampler_of(
     seed: int,
     chosen: str | Mapping[str, Any] | None = None,
     rung_epochs: Sequence[int] = (1,),
-    admits: Callable[[Values], bool] | None = None,
+    parameters: Callable[[Values], int] | None = None,
 ) -> BaseSampler:
     """Build the sampler of a search, so that its proposals meet the search's rules, if any.
 
     ``chosen`` names another sampler than ``config`` does. ``rung_epochs`` are the epochs at which
-    trials are judged, the end of a training last. ``admits`` returns True if the values of a trial
-    keep the limits that are known before training.
+    trials are judged, the end of a training last. ``parameters`` returns the number of parameters
+    of the network with a trial's values, 0 of an impossible one.
 
     Raises
     ------
@@ -233,6 +234,7 @@ def sampler_of(
         If there is no such sampler, or it does not take its options.
     """
     sampler = build_sampler(chosen or config.sampler, config.space, seed, rung_epochs)
-    if admits is not None:
-        return RuledSampler(sampler, config, seed, admits)
+    most = config.constraints.get(PARAMETERS)
+    if parameters is not None and most is not None:
+        return RuledSampler(sampler, config, seed, lambda values: 0 < parameters(values) <= most)
     return RuledSampler(sampler, config, seed) if config.where else sampler
