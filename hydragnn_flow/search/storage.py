@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,8 @@ from hydragnn_flow.search.records import TrialRecord, own, record_of
 
 STUDY = "search"
 """Name of the study in a run's journal."""
+MEMBERS = "members"
+"""User attribute of a study: numbers of the trials of the ensemble's members, once chosen."""
 _KEY = b',"crc":'
 # Optuna holds the lock of a journal for the time of one append.
 _LONGEST_LOCK = 3.0
@@ -379,6 +381,18 @@ def read_trials(run_directory: str | Path) -> list[TrialRecord]:
         return []
     study = optuna.load_study(study_name=STUDY, storage=storage)
     return [record_of(trial) for trial in own(study.get_trials(deepcopy=False))]
+
+
+def record_members(journal: Path, trials: Sequence[int]) -> None:
+    """Write the numbers of the trials of the ensemble's members into an ended search's study.
+
+    They are an attribute of the study, `MEMBERS`, as Optuna lets nobody change ended trials.
+    """
+    with StudyStorage(journal) as storage:
+        study = optuna.load_study(study_name=STUDY, storage=storage)
+        if study.user_attrs.get(MEMBERS) != [*trials]:
+            study.set_user_attr(MEMBERS, [*trials])
+        storage.commit(is_last=True)
 
 
 @contextmanager
