@@ -74,10 +74,6 @@ class Setting:
         return f"{self.in_flight}:{self.evaluations}" + f":{self.kind}" * bool(self.kind)
 
     @property
-    def rungs(self) -> bool:
-        return self.kind == "rungs"
-
-    @property
     def engines(self) -> dict[str, str]:
         """Engine → what it is."""
         return {"": ENGINES, "rungs": RUNG_ENGINES, "front": FRONT_ENGINES}[self.kind]
@@ -105,7 +101,7 @@ def search(
 ) -> tuple[float, float]:
     """Regrets of a search half-way and at its end, on slots that always have a trial."""
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
-    first = 0 if setting.rungs and name not in WHOLE else len(function.epochs) - 1
+    first = 0 if setting.kind == "rungs" and name not in WHOLE else len(function.epochs) - 1
     epochs = function.epochs[first:]
     steps = np.diff(epochs, prepend=0)
     budget, spent, begun = setting.evaluations * epochs[-1], 0, 0
@@ -136,14 +132,13 @@ def search(
             clock.now = max(clock.now, end)  # the driver may have been busy for longer
             spent += steps[rung]
             told = [float(function.observed(params[number], seed, number)[first + rung])]
-            value = told[0]
             if front:
                 points.append(function.both(params[number]))
                 told.append(points[-1][1])
                 corner, area = function.front
                 regret = area - dominated(points, corner)
-            elif rung == len(epochs) - 1 and value < best:
-                best = value
+            elif rung == len(epochs) - 1 and told[0] < best:
+                best = told[0]
                 regret = max(function.losses(params[number])[-1] - function.best, 0.0)
             half = regret if spent <= budget / 2 else half
             if engine.report(key, epochs[rung], *told):

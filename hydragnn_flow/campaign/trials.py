@@ -109,8 +109,6 @@ class KeptCheckpoints:
 # Most GCDs that get work in one round. Requesting a trial takes a millisecond or more, and the
 # first of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
-# Longest time of requests before the trials are sent [s]. Others cannot enqueue any until then.
-_MOST_SECONDS = 5.0
 # Number of segments to prepare per free GCD, while the first of them wait for several GCDs.
 _CANDIDATES = 4
 _logger = logging.getLogger(__name__)
@@ -294,11 +292,14 @@ class TrialPhase:
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
 
-    def _gather(self, wanted: int, running: int) -> bool:
-        """Prepare segments for ``wanted`` GCDs, for some seconds; return whether any are new."""
+    def _gather(self, wanted: int, running: int, seconds: float = 5.0) -> bool:
+        """Prepare segments for ``wanted`` GCDs; return whether any were prepared.
+
+        It ends after some ``seconds``: until they are sent, nobody else can enqueue trials.
+        """
         before = seen = len(self._ready)
         closing = not self._to_come and not running and not self._ready
-        end = self.context.clock.monotonic() + _MOST_SECONDS
+        end = self.context.clock.monotonic() + seconds
         while wanted > 0 and (self._promote(closing) or self._ask()):
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)

@@ -32,8 +32,6 @@ STUDY = "search"
 MEMBERS = "members"
 """User attribute of a study: numbers of the trials of the ensemble's members, once chosen."""
 _KEY = b',"crc":'
-# Optuna holds the lock of a journal for the time of one append.
-_LONGEST_LOCK = 3.0
 _DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -149,12 +147,12 @@ class GroupCommitBackend(BaseJournalBackend):
                 self._pending.append(log if is_creation else line)
         self._unread = [*self._unread, *logs]
 
-    def lock(self) -> bool:
+    def lock(self, seconds: float = 3.0) -> bool:
         """Take Optuna's lock of the journal; return False if it is held already.
 
-        A lock that another program has held for seconds is taken from it, as one that was killed.
+        Others hold it for one append, so after some ``seconds`` they must have been killed.
         """
-        give_up = time.monotonic() + _LONGEST_LOCK
+        give_up = time.monotonic() + seconds
         while not self._has_lock:
             try:
                 self._lock.symlink_to(self.path.absolute())
@@ -302,11 +300,6 @@ class StudyStorage(JournalStorage):
         if self._journal.lock():
             with suppress(OSError):  # the commit waits for the disk
                 self._journal.look()
-            self._take()
-
-    def _take(self) -> None:
-        with self._thread_lock:
-            self._sync_with_backend()
 
     def unlock(self) -> None:
         """Let other programs write again although uncommitted changes are given up."""
@@ -318,7 +311,6 @@ class StudyStorage(JournalStorage):
         ``is_last`` and errors are those of :meth:`GroupCommitBackend.commit`.
         """
         self._journal.commit(is_last=is_last)
-        self._take()
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         trial_id = super().create_new_trial(study_id, template_trial)

@@ -81,6 +81,9 @@ def add_earlier(
                 f"widen the space"
             )
         for trial in found:
+            excess = _excess(trial, earlier, name, config)
+            if parameters is not None and PARAMETERS in config.constraints:
+                excess[PARAMETERS] = parameters(trial.params) - config.constraints[PARAMETERS]
             study.add_trial(
                 optuna.trial.create_trial(
                     state=trial.state,
@@ -93,7 +96,7 @@ def add_earlier(
                     },
                     intermediate_values=trial.intermediate_values,
                     user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
-                    constraints=_excess(trial, earlier, name, config, parameters),
+                    constraints=excess,
                 )
             )
     study.set_user_attr(BEGUN, list(config.objectives))
@@ -152,18 +155,11 @@ def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def _excess(
-    trial: FrozenTrial,
-    study: optuna.Study,
-    name: Path,
-    config: SearchConfig,
-    parameters: Callable[[Values], int] | None,
+    trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
 ) -> dict[str, float]:
     """Return the values of an earlier trial minus the limits of this search, by constraint."""
     before, excess = study.user_attrs.get(LIMITS, {}), {}
     for key, limit in config.constraints.items():
-        if key == PARAMETERS and parameters is not None:
-            excess[key] = parameters(trial.params) - limit
-            continue
         if key not in trial.constraints:
             continue
         if key not in before:

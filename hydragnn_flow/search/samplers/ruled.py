@@ -157,16 +157,17 @@ class RuledSampler(BaseSampler):
             steps = np.abs(points - origin)
             steps[np.isnan(steps) & (np.isnan(points) != np.isnan(origin))] = 1.0
             steps[:, words] = np.where(steps[:, words] > 0, 1.0, steps[:, words])
-            decoded = map(self._cube.decode, points)
-            found = [{name: kept.get(name, one[name]) for name in one} for one in decoded]
-            worth = [
-                (self._broken(one), tuple(one.items()) in self._proposed, far)
-                for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
-            ]
-            order = sorted(range(len(found)), key=worth.__getitem__)
-            if not worth[order[0]][0]:
-                return found[order[0]]
-            starts = points[order[:16]]
+            repeated, broken, decoded = None, {}, self._cube.decode(points)
+            for place in np.nansum(steps, axis=1).argsort(kind="stable").tolist():
+                found = {name: kept.get(name, value) for name, value in decoded[place].items()}
+                broken[place] = self._broken(found)
+                if not broken[place] and tuple(found.items()) not in self._proposed:
+                    return found
+                if not broken[place]:
+                    repeated = repeated or found
+            if repeated is not None:
+                return repeated
+            starts = points[sorted(broken, key=broken.__getitem__)[:16]]
         # Some are known since the configuration was read, unless a trial was cut short.
         return next(satisfying(self._space, self._rules, fixed), values)
 
@@ -204,7 +205,7 @@ class RuledSampler(BaseSampler):
         numbers = ~(self._cube.choices > 0) & ~np.isnan(low) & ~np.isnan(high)
         for _ in range(halvings):
             middle = self._cube.snap(np.where(numbers, (low + high) / 2, low)[None])[0]
-            moved = self._cube.decode(middle)
+            (moved,) = self._cube.decode(middle[None])
             found = {
                 n: kept[n] if kept[n] == wanted.get(n) else moved.get(n, kept[n]) for n in kept
             }
