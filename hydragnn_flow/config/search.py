@@ -281,7 +281,7 @@ class SearchConfig(Section):
         yield from self._wrong_rules()
 
     def _wrong_rules(self) -> Iterator[str]:
-        if not _can_meet(self.space, self.rules, {}):
+        if self.where and not _can_meet(self.space, self.rules, {}):
             yield (
                 f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
                 f"configurations meets it; correct it, or take out of space what other parameters "
@@ -314,6 +314,8 @@ class SearchConfig(Section):
             for other, allowed in self.space[name].when.items():
                 if other in values and values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
+        if not all(self.space[name].contains(value) for name, value in values.items()):
+            return
         rules, can_meet = self.rules, partial(_can_meet, self.space, given=values)
         if can_meet([]) and not can_meet(rules):
             broken = [rule.text for rule in rules if not can_meet([rule])] or self.where

@@ -247,6 +247,7 @@ def test_another_program_enqueues_trials_in_a_search_that_runs(path):
     config = CONFIG.model_copy(update={"where": ("mpnn_type == 'PNA' or hidden_dim <= 32",)})
     wrong = {
         "hidden_dim = 65 is not in its domain": {WIDTH: 65},
+        "hidden_dim = 'x' is not in its domain": {WIDTH: "x"},
         "'hidden_dim', which is not in space; did you mean 'Architecture.hidden": {"hidden_dim": 9},
         "\"mpnn_type == 'PNA' or hidden_dim <= 32\" of where cannot": {TYPE: "EGNN", WIDTH: 33},
         "num_gaussians does not exist while": {"Architecture.num_gaussians": 9, TYPE: "PNA"},
@@ -272,8 +273,8 @@ def test_another_program_enqueues_trials_in_a_search_that_runs(path):
     search.commit()
     assert taken[0].parameters.items() >= wanted[0].items()
     assert (taken[1].parameters[TYPE], taken[1].parameters[WIDTH]) == ("PNA", 64)
-    assert numbers([first, *taken]) == [1, 2, 7, 8]
-    for record, reason in zip(search.records[3:7], wrong, strict=True):
+    assert numbers([first, *taken]) == [1, 2, 8, 9]
+    for record, reason in zip(search.records[3:8], wrong, strict=True):
         assert record.state == "failed" and not record.parameters
         assert record.reason.startswith("the enqueued configuration") and reason in record.reason
     search.close()

@@ -157,7 +157,8 @@ class RuledSampler(BaseSampler):
             steps = np.abs(points - origin)
             steps[np.isnan(steps) & (np.isnan(points) != np.isnan(origin))] = 1.0
             steps[:, words] = np.where(steps[:, words] > 0, 1.0, steps[:, words])
-            repeated, broken, decoded = None, {}, self._cube.decode(points)
+            repeated, decoded = None, self._cube.decode(points)
+            broken: dict[int, int] = {}
             for place in np.nansum(steps, axis=1).argsort(kind="stable").tolist():
                 found = {name: kept.get(name, value) for name, value in decoded[place].items()}
                 broken[place] = self._broken(found)
