@@ -67,7 +67,7 @@ class Engine(Protocol):
 
     def ask(self, count: int) -> Asked: ...
 
-    def report(self, key: int, epoch: int, *values: float) -> bool:
+    def report(self, key: int, epoch: int, value: float, *more: float) -> bool:
         """Learn the loss of a trial at an epoch, and its time if that is an objective too.
 
         The result is whether it continues.
@@ -189,14 +189,14 @@ class DeepHyperEngine:
         told, self._told = self._told, []
         return [(key, params) for key, params in self._answer({"tell": told, "ask": count})]
 
-    def report(self, key: int, epoch: int, *values: float) -> bool:
+    def report(self, key: int, epoch: int, value: float, *more: float) -> bool:
         """Learn the loss of a trial at an epoch; whether it continues.
 
         The last loss is told with the next question, as DeepHyper's own loop tells before it asks.
         """
-        continues = epoch < self._end and self._answer({"report": [key, epoch, *values]})
+        continues = epoch < self._end and self._answer({"report": [key, epoch, value, *more]})
         if not continues:
-            self._told.append((key, *values))
+            self._told.append((key, value, *more))
         return continues
 
     def close(self) -> None:
