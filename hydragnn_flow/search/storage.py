@@ -185,9 +185,7 @@ class GroupCommitBackend(BaseJournalBackend):
         """
         self._unread = unread = [*self._unread]
         with _damage_named(self):
-            for line, _, crc in self._lines():
-                if crc is None:
-                    unread.append(_decoded(line))
+            unread += (_decoded(line) for line, _, crc in self._lines() if crc is None)
         creates = any(log["op_code"] == JournalOperation.CREATE_TRIAL for log in unread)
         if creates and self._created:
             raise CampaignStopped(
