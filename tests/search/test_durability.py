@@ -354,6 +354,7 @@ def test_a_first_commit_that_was_cut_short_is_made_again(path, tmp_path):
         assert read_trials(tmp_path) == []
         # After those of the first study that have a value.
         assert open_search(path, config).ask().number == 2
+        path.with_name("study.journal.lock").unlink()  # or the next waits for the killed one
 
 
 def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path):
