@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.stores import checked_store
@@ -96,7 +96,7 @@ def simulate(
     with _owned(directory, view) as token:
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
-        watts = simulated_watts(config, site, measured_power(CostFiles(site).read()))
+        watts = simulated_watts(config, site, measured_power(CostFile(site).read()))
         with checked_store(config, directory.store, view) as data:
             off = draws(seed, "rates").standard_normal()
             return play(
