@@ -237,7 +237,8 @@ class Context:
         self.ledger = Ledger(self.directory, self.token)
         self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
-        if self.cost_file and (earlier := self.cost_file.read()):
+        earlier = None if self.cost_file is None else self.cost_file.read()
+        if earlier is not None:
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.criterion
         judged = self.estimator.judged

@@ -78,7 +78,8 @@ class CostFile:
             with _alone(self._path):
                 kept, there = experience, self._found(self._path)
                 if isinstance(there, Experience):
-                    kept = kept.without(self._known) if self._known else kept
+                    if self._known is not None:
+                        kept = kept.without(self._known)
                     kept = kept.after(there)
                 write_json(self._path, {"version": VERSION, **self._key, **asdict(kept)})
             self._known = experience

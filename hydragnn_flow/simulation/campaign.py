@@ -25,7 +25,7 @@ from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions, VirtualClock
-from hydragnn_flow.simulation.truth import DrawnCurves, Truth, draws
+from hydragnn_flow.simulation.truth import DrawnCurves, EstimatedTruth, Truth, draws
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 
@@ -101,7 +101,7 @@ def simulate(
             off = draws(seed, "rates").standard_normal()
             return play(
                 Stage(config, site, directory, data, view, token, gcd_watts=watts),
-                lambda context: Truth(context.another_estimator(), seed, off),
+                lambda context: EstimatedTruth(context.another_estimator(), seed, off),
                 conditions=conditions,
                 seed=seed,
             )

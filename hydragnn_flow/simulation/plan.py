@@ -31,7 +31,7 @@ from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.segment import EpochPlan, Start
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_watts
-from hydragnn_flow.simulation.truth import Truth
+from hydragnn_flow.simulation.truth import EstimatedTruth
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,10 @@ class Planner:
         view = CampaignView(Console(quiet=True))
         seed = self._seed * 1_009 + draw
 
-        def truth(context: Context) -> Truth:
+        def truth(context: Context) -> EstimatedTruth:
             estimator = context.another_estimator()
             self._recall(context.estimator, estimator)
-            return Truth(estimator, seed, off)
+            return EstimatedTruth(estimator, seed, off)
 
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
@@ -249,8 +249,9 @@ class Planner:
 
     def _recall(self, *estimators: Estimator) -> None:
         """Give cost models the measurements that a real campaign would start with."""
-        for estimator in estimators if self._experience else ():
-            estimator.costs.recall(self._experience)
+        if self._experience is not None:
+            for estimator in estimators:
+                estimator.costs.recall(self._experience)
 
 
 def _with_nodes(site: Site, nodes: int) -> Site:

@@ -42,13 +42,21 @@ class Cost:
     """Mean number of graphs in a training step over all ranks; 0 if unknown."""
 
 
+class Truth(Protocol):
+    """Interface of the true costs of segments, which a simulation follows."""
+
+    def cost(self, rank: Rank) -> Cost:
+        """Return true times [s] and memory [GiB] of the segment that process ``rank`` works on."""
+        ...
+
+
 def draws(seed: int, *of: int | str) -> np.random.Generator:
     """Return a random generator that depends only on a seed and on the names in ``of``."""
     words = [int.from_bytes(str(word).encode()[:16].ljust(16, b"\0"), "little") for word in of]
     return np.random.default_rng([seed, *words])
 
 
-class Truth:
+class EstimatedTruth:
     """Source of true segment costs: a cost model's estimates with random errors of stated size.
 
     Parameters
