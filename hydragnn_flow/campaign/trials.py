@@ -119,7 +119,7 @@ class _Search(Search):
 
     def go_on(self, number: int, rung: int, value: float) -> Verdict:
         """Record that a trial reported a value at a rung (by index) and continued."""
-        trial, epoch = self._trial(number), self.rungs.epochs(number)[rung]
+        trial, epoch = self._trial(number), self.rungs.epochs[rung]
         if trial.user_attrs.get(PASSED, -1) < rung:
             self._storage.set_trial_intermediate_value(trial._trial_id, epoch, value)
             self._storage.set_trial_user_attr(trial._trial_id, PASSED, rung)
@@ -204,10 +204,7 @@ class TrialPhase:
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
                     self._judge(task, result)
-            waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
-            for number in waiting:
-                self._settle(number)
             self._kept.delete()
             self._show()
             return search.records
@@ -254,7 +251,7 @@ class TrialPhase:
         begun = 0
         self._ready = self._send(dispatch)
         while begun < _MOST_AT_ONCE:
-            if not self._gather(self._wanted(dispatch), dispatch.segments):
+            if not self._gather(self._wanted(dispatch)):
                 return False
             gathered = len(self._ready)
             self._ready = self._send(dispatch)
@@ -292,15 +289,14 @@ class TrialPhase:
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
 
-    def _gather(self, wanted: int, running: int, seconds: float = 5.0) -> bool:
+    def _gather(self, wanted: int, seconds: float = 5.0) -> bool:
         """Prepare segments for ``wanted`` GCDs; return whether any were prepared.
 
         It ends after some ``seconds``: until they are sent, nobody else can enqueue trials.
         """
         before = seen = len(self._ready)
-        closing = not self._to_come and not running and not self._ready
         end = self.context.clock.monotonic() + seconds
-        while wanted > 0 and (self._promote(closing) or self._ask()):
+        while wanted > 0 and self._ask():
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
             if self.context.clock.monotonic() > end:
@@ -320,20 +316,6 @@ class TrialPhase:
                 f"network ({self.search.record(trial.number).reason}); correct the space and "
                 f"search in another run directory"
             )
-        return True
-
-    def _promote(self, closing: bool) -> bool:
-        """Promote a trial that waits at a rung, and queue its next segment.
-
-        The result is False if no waiting trial is good enough yet. ``closing`` is true if nothing
-        runs and no further trial will be requested, so that waiting brings no more results.
-        """
-        promoted = self.search.promote(closing)
-        if promoted is None:
-            return False
-        trial, rung = promoted
-        _logger.info("trial %d is promoted from rung %d", trial.number, rung)
-        self._queue(trial, rung + 1)
         return True
 
     def _queue(self, trial: TrialRecord, rung: int, *, may_have_begun: bool = False) -> None:
@@ -367,7 +349,7 @@ class TrialPhase:
         return count if count > most else 0
 
     def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
-        epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
+        epochs, results = self.search.rungs.epochs, self._results[trial.number]
         gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
             *("trial", trial.number, trial),
@@ -500,7 +482,6 @@ class TrialPhase:
         self.context.view.search(
             self.search.states,
             len(self._ready),
-            len(self.search.rungs.waiting()),
             self.search.best,
             self.context.config.search.trials,
         )

@@ -435,7 +435,7 @@ class RunConfig(CampaignConfig):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged (rungs); with Hyperband some trials skip the first."""
+        """Epochs at which trials are judged (rungs)."""
         return self.search.rung_epochs(self.num_epoch)
 
 

@@ -121,10 +121,9 @@ class SearchConfig(Section):
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)
     """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
-    rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
+    rungs: Literal["stopping", "none"] = "stopping"
     """Rule at the rungs: end trials predicted to gain less than new ones, or not among the best
-    (``stopping``); let trials wait until they are among the best (``promotion``); end others, in
-    groups whose first rungs differ (``hyperband``); or no rule (``none``)."""
+    (``stopping``), or no rule (``none``)."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
     ``optuna.pruners``, or ``module:Class``, and its arguments."""
@@ -157,6 +156,8 @@ class SearchConfig(Section):
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
         "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
+        "rungs: promotion": ((), "write stopping, by which no good trial waits"),
+        "rungs: hyperband": ((), "write stopping, or pruner: {type: HyperbandPruner}"),
         "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
     }
 

@@ -26,7 +26,6 @@ from hydragnn_flow.search.records import (
     FIXED,
     ORIGIN,
     PASSED,
-    PROMOTES,
     REASON,
     WORDS,
     Outcome,
@@ -258,8 +257,6 @@ class Search:
                 directions=self.config.directions,
             )
             add_earlier(study, self.config, parameters)
-        if self.config.rungs == "promotion" and PROMOTES not in study.user_attrs:
-            study.set_user_attr(PROMOTES, True)
         enqueue(study, self.config.enqueue)
         self._storage.commit()
         return study
@@ -285,15 +282,13 @@ class Search:
 
     def _restore(self, trial: FrozenTrial) -> None:
         self._count[WORDS[trial.state]] += 1
-        epochs, passed = self.rungs.epochs(trial.number), trial.user_attrs.get(PASSED, -1)
-        running = trial.state == TrialState.RUNNING
-        for rung, epoch in enumerate(epochs):
+        passed = trial.user_attrs.get(PASSED, -1)
+        for rung, epoch in enumerate(self.rungs.epochs):
             if epoch not in trial.intermediate_values:
                 break
             value = trial.intermediate_values[epoch]
             self._update_best(value)
-            went_on = True if rung <= passed else None if running else False
-            self.rungs.restore(trial.number, rung, value, went_on)
+            self.rungs.restore(trial.number, rung, value, rung <= passed)
         if trial.state == TrialState.FAIL:
             self.rungs.forget(trial.number)
 
@@ -337,16 +332,15 @@ class Search:
         number
             Number of the trial.
         rung
-            Position of the rung in ``rungs.epochs(number)``, from 0 on.
+            Position of the rung in ``rungs.epochs``, from 0 on.
         outcome
             Objectives and excesses of the trial so far.
 
         Returns
         -------
         Verdict
-            ``goes_on``, ``waits`` for promotion, or the end of the trial: ``complete``, or
-            ``stops`` early. A committed verdict is final: if a restarted driver reports again, a
-            trial that continued continues.
+            ``goes_on``, or the end of the trial: ``complete``, or ``stops`` early. A committed
+            verdict is final: if a restarted driver reports again, a trial that continued continues.
         """
         trial = self._trial(number)
         if trial.user_attrs.get(PASSED, -1) >= rung:
@@ -354,7 +348,7 @@ class Search:
         identity, value = trial._trial_id, outcome.objectives[0]
         verdict = self.rungs.report(number, rung, value)
         # Optuna rejects Trial.report with several objectives, but displays stored values.
-        epoch = self.rungs.epochs(number)[rung]
+        epoch = self.rungs.epochs[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
         self._update_best(value)
         if verdict == "goes_on":
@@ -362,45 +356,19 @@ class Search:
             return verdict
         for name, excess in outcome.excess.items():
             self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
-        if verdict != "waits":
-            for name, cost in outcome.costs.items():
-                self._storage.set_trial_user_attr(identity, name, cost)
+        for name, cost in outcome.costs.items():
+            self._storage.set_trial_user_attr(identity, name, cost)
         if verdict == "complete":
             self._tell(number, TrialState.COMPLETE, outcome.objectives)
-        elif verdict == "stops":
+        else:
             self._tell(number, TrialState.PRUNED)
         return verdict
-
-    def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """Let a good waiting trial continue; return its record and the index of its rung.
-
-        Returns None if no waiting trial is good enough to continue.
-
-        Parameters
-        ----------
-        closing
-            True if nothing runs any more and no trial is left to ask for.
-        """
-        promoted = self.rungs.promote(closing)
-        if promoted is None:
-            return None
-        number, rung = promoted
-        self._storage.set_trial_user_attr(self._trial(number)._trial_id, PASSED, rung)
-        return self.record(number), rung
 
     def fail(self, number: int, reason: str) -> None:
         """End a trial as failed, and record the reason in a few words, such as that it diverged."""
         self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
-
-    def end_waiting(self) -> list[int]:
-        """End all trials that wait for promotion as pruned, and return their numbers."""
-        waiting = list(self.rungs.waiting())
-        for number in waiting:
-            self.rungs.forget(number)
-            self._tell(number, TrialState.PRUNED)
-        return waiting
 
     def commit(self) -> None:
         """Write all changes of the study to disk, then call the user's callbacks for ended trials.

@@ -17,7 +17,6 @@ from study_cases import CONFIG, came_to, fits, open_search
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.search import JOURNAL, Outcome, Search, read_trials
-from hydragnn_flow.search.records import waits
 from hydragnn_flow.search.storage import end_of, read_journal
 
 
@@ -162,56 +161,6 @@ def test_a_judgement_that_was_cut_short_is_repeated(path, tmp_path):
             again = open_search(path)
             assert again.report(number, rung, came_to(value)) == verdict
             assert again.records[number] == search.records[number]
-
-
-def test_promotion_across_restarts(path):
-    """Trials wait, the best third goes on when a third are good enough, and none twice."""
-    config = CONFIG.model_copy(update={"rungs": "promotion"})
-    losses = [5.0, 4.0, 6.0, 3.0, 7.0, 2.0]
-
-    def came_to_its_loss(number):
-        return Outcome((losses[number],), {"peak_memory_gib": 5.0})
-
-    search = open_search(path, config)
-    for number in range(len(losses)):
-        search.ask()
-        assert search.report(number, 0, came_to_its_loss(number)) == "waits"
-        search.commit()
-        search = open_search(path, config)
-        assert search.report(number, 0, came_to_its_loss(number)) == "waits"
-    promoted = []
-    while (found := search.promote()) is not None:
-        record, rung = found
-        assert rung == 0 and record.state == "running"
-        promoted.append(record.number)
-        search.commit()
-        search = open_search(path, config)
-        assert search.report(record.number, 0, came_to_its_loss(record.number)) == "goes_on"
-    assert promoted == [5, 3]
-    search.end_waiting()
-    assert search.states == {"running": 2, "pruned": 4}
-    assert not any(record.feasible for record in search.records), "limits of the last rung stay"
-
-
-def test_a_search_learns_from_trials_that_wait(path):
-    """Also one that was opened again; and Optuna reads what it wrote."""
-    config = CONFIG.model_copy(update={"rungs": "promotion"})
-    search = open_search(path, config)
-    for number in range(20):
-        loss = search.ask().parameters["Training.Optimizer.learning_rate"]
-        assert search.report(number, 0, came_to(loss)) == "waits"
-    while (promoted := search.promote()) is not None:
-        record, rung = promoted
-        search.report(record.number, rung + 1, came_to(record.value))
-    waiting = search.rungs.waiting()
-    assert len(waiting) > 10
-    search.close()
-    stored = JournalStorage(JournalFileBackend(str(path))).get_all_trials(0)
-    assert [trial.number for trial in stored if waits(trial)] == waiting
-    search = open_search(path, config)
-    search.ask()
-    known = search._sampler._trials
-    assert len(known) == 20 and TrialState.RUNNING not in {trial.state for trial in known}
 
 
 def test_a_study_begins_with_what_is_enqueued(path):

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
-from hydragnn_flow.search.records import FIXED, PROMOTES, waits
+from hydragnn_flow.search.records import FIXED
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import (
     Known,
@@ -427,19 +427,16 @@ class AutoSampler(BatchedTPESampler):
     def _seen(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, KnownTrial], Running]:
         """Return what is known of trials, by number, and the parameters of other running trials.
 
-        ``trial`` replaces what the study has of it. Trials that wait to be promoted do not run.
+        ``trial`` replaces what the study has of it.
         """
         self._objectives = len(study.directions)
         others = study.get_trials(deepcopy=False)
         trials = [trial if other.number == trial.number else other for other in others]
         found = _known(trials, study.directions, self._epochs)
-        promotes = PROMOTES in study.user_attrs
         running = [
             other.params
             for other in others
-            if other.state == TrialState.RUNNING
-            and other.number != trial.number
-            and not (promotes and waits(other))
+            if other.state == TrialState.RUNNING and other.number != trial.number
         ]
         return found, running
 
