@@ -169,6 +169,8 @@ if TYPE_CHECKING:
 __all__ = ["DataConfig", "Mode", "SplitConfig"]
 
 Mode = Literal["memory", "random", "stream"]
+Energies = Literal["isolated"] | dict[str, float]
+"""Reference energy by symbol of the element; ``isolated`` for those of isolated atoms."""
 
 
 class DataConfig(Section):
@@ -201,6 +203,13 @@ class DataConfig(Section):
     """Treatment of structures with impossible distances, labels far from all others, or copies with
     other labels: ``say`` names the worst and trains on them, ``refuse`` stops the preparation, and
     ``leave_out`` leaves them out of the store."""
+    missing: Literal["mask", "leave_out", "refuse"] = "mask"
+    """Treatment of structures that lack some of the labels: ``mask`` learns and judges the others,
+    ``leave_out`` leaves such structures out, and ``refuse`` stops the preparation."""
+    element_energies: Energies | dict[str, Energies] | None = None
+    """Reference energies of a potential's elements, in the unit of the energy: ``{Cu: -3.5}``; or
+    ``isolated``, those of isolated atoms, which are then trained on; by default a fit to the
+    training split. For several ``sources``, the energies of each by its name, or ``isolated``."""
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
     that are too large to be copied. Duplicates are then not searched for."""
@@ -223,6 +232,29 @@ class DataConfig(Section):
             )
         return sampling
 
+    @field_validator("element_energies", mode="before")
+    @classmethod
+    def _energies(cls, given: Any) -> Any:
+        from ase.data import atomic_numbers
+
+        several = isinstance(given, dict) and not atomic_numbers.keys() & given.keys()
+        for energies in given.values() if several else [given]:
+            if energies is None or energies == "isolated":
+                continue
+            if not isinstance(energies, dict) or not energies:
+                raise ValueError(
+                    f"must be isolated, or the energy of each element by its symbol, got "
+                    f"{energies!r}"
+                )
+            for symbol, energy in energies.items():
+                is_number = isinstance(energy, (int, float)) and not isinstance(energy, bool)
+                if symbol not in atomic_numbers or not is_number or not math.isfinite(energy):
+                    raise ValueError(
+                        f"{symbol}: {energy!r} is not the symbol of an element and its energy, a "
+                        f"finite number; correct it"
+                    )
+        return given
+
     @field_validator("split")
     @classmethod
     def _one_set_for_each_role(cls, split: SplitConfig, info: ValidationInfo) -> SplitConfig:
@@ -243,6 +275,12 @@ class DataConfig(Section):
                 yield f"sources.{number} ({one.name}): split.{error}"
         yield from _different_targets(several)
         yield from _different_graph_attr(several)
+        by_name = self.element_energies if isinstance(self.element_energies, dict) else {}
+        if several and by_name and by_name.keys() != {one.name for one in several}:
+            yield (
+                "element_energies: levels of theory differ between data sets; give the energies of "
+                f"each by its name ({', '.join(one.name for one in several)}), or isolated"
+            )
         if self.in_place:
             yield from self._not_in_place()
         if self.sampling != "proportional" and self.mode == "stream":
@@ -271,11 +309,12 @@ class DataConfig(Section):
                     f"in_place: {key}: the splits are those of the files, and split.calibration "
                     "would draw one; remove it, or leave in_place out"
                 )
-        if self.suspicious == "leave_out":
-            yield (
-                "in_place: the files keep all their structures, and suspicious would leave some "
-                "out; write suspicious: say or refuse, or leave in_place out"
-            )
+        for key, other in (("suspicious", "say"), ("missing", "mask")):
+            if getattr(self, key) == "leave_out":
+                yield (
+                    f"in_place: the files keep all their structures, and {key} would leave some "
+                    f"out; write {key}: {other} or refuse, or leave in_place out"
+                )
         if self.dtypes != "hydragnn":
             yield (
                 f"in_place: nothing is written that could be {self.dtypes}; remove dtypes, or "
@@ -338,6 +377,22 @@ class DataConfig(Section):
         """Names of the quantities of whole structures in `graph_attr`; empty if there are none."""
         named = (getattr(one.source, "graph_attr", None) for one in self.data_sets)
         return list(next(filter(None, named), ()))
+
+    @property
+    def references(self) -> list[dict[int, float] | Literal["isolated"]]:
+        """Reference energies of each data set, by atomic number; empty if they are to be fitted."""
+        from ase.data import atomic_numbers
+
+        given = self.element_energies
+        if given is None:
+            return []
+        of_each: list[Any] = [given] * len(self.data_sets)
+        if self.sources and isinstance(given, dict):
+            of_each = [given[one.name] for one in self.sources]
+        return [
+            one if one == "isolated" else {atomic_numbers[z]: e for z, e in one.items()}
+            for one in of_each
+        ]
 
     def check_files(self) -> None:
         """Check quickly that the file names of all sources match files, before data are read.

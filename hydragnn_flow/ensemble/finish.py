@@ -391,7 +391,8 @@ def _of_data_sets(
             rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
-            error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())
+            known = np.isfinite(predicted.mean + references[target]).all(axis=1)
+            error["coverage"] = float(inside[rows & known].mean())
         if errors:
             found[name] = errors
     return found
@@ -434,7 +435,7 @@ def _test(
     """Return errors of the best single member and the ensemble, and coverage, by target."""
     results = {}
     for name, predicted in distributions.items():
-        known = np.isfinite(predicted.mean)
+        known = np.isfinite(predicted.mean + references[name])
         if not known.any():
             continue
         row: dict[str, Any] = {

@@ -568,18 +568,28 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
         for number in (3, 7):
             del made[number].calc.results["energy"]
 
-    store = judged(tmp_path, unlabelled)
+    store = judged(tmp_path, unlabelled, missing="leave_out")
     (said,) = store.manifest.provenance["suspicious"]["all"]
     assert re.match(
         r"2 of 60 structures have no label, or weight 0, and are left out, the first: .*a\.xyz",
         said,
     )
     assert sum(split.graphs for split in store.manifest.splits.values()) == 58
-    with pytest.raises(InputError, match="2 of 60 structures have no label"):
-        judged(tmp_path, unlabelled, suspicious="refuse")
+    for key, said in (
+        ("suspicious", "2 of 60 structures"),
+        ("missing", "structure 3 has no label"),
+    ):
+        other = {"missing": "leave_out", "suspicious": "say", key: "refuse"}
+        with pytest.raises(InputError, match=rf"{said}.*{key}"):
+            judged(tmp_path, unlabelled, **other)
+        shutil.rmtree(tmp_path / "s", ignore_errors=True)
     (tmp_path / "most").mkdir()
     with pytest.raises(InputError, match="or weight 0, which are most: "):
-        judged(tmp_path / "most", lambda made: [one.calc.results.pop("energy") for one in made[9:]])
+        judged(
+            tmp_path / "most",
+            lambda made: [one.calc.results.pop("energy") for one in made[9:]],
+            missing="leave_out",
+        )
 
 
 def test_files_without_a_label_are_left_out_wherever_they_are(tmp_path):

@@ -36,7 +36,7 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
@@ -138,7 +138,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 7
+_RECORDS = 8
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -214,6 +214,7 @@ def prepare_store(
                 f"set data.suspicious to say"
             )
         check_refused(found, config.suspicious)
+        _check_complete(config, masked_labels(store.manifest.lacking))
         _tell(found)
         # Files of workers that outlived their driver, and of an interrupted preparation.
         shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
@@ -221,7 +222,7 @@ def prepare_store(
     show = progress or (lambda what, done, total: None)
     with alone(path, "preparing") as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, {**provenance, "encodings": encodings})
-        settings = {
+        settings: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "cutoff": cutoff,
             "max_neighbours": max_neighbours,
@@ -238,10 +239,15 @@ def prepare_store(
                 preparation = replace(preparation, workers=None)
             content, records, division, doubts = use_in_place(preparation, config)
         else:
-            chunks = open_source(config, seed).chunks()
+            source = open_source(config, seed)
+            chunks = source.chunks()
+            settings["targets"] = {
+                name: target.model_dump() for name, target in source.found_targets.items()
+            }
             if _size(chunks) <= _FEW:
                 preparation = replace(preparation, workers=None)
             units, records = _read(preparation, chunks)
+            _check_complete(config, records[0]["unlabelled"])
             _check_alike(records)
             doubts = judge(units, records, config.suspicious)
             leave = doubts.structures & (config.suspicious == "leave_out")
@@ -251,6 +257,7 @@ def prepare_store(
                 if not (staging / shard.path).exists():  # moved before this process began
                     folder = tasks / shard.path.split(".")[0]
                     (folder / shard.path).rename(staging / shard.path)
+        _check_complete(config, masked_labels(content.statistics.lacking))
         first = records[0]
         described = Description(
             targets=first["targets"],
@@ -260,6 +267,7 @@ def prepare_store(
             truncation=sum((record["truncation"] for record in records), Truncation()),
             node_features=first["node_features"],
             branch_names=config.branch_names,
+            references=config.references,
             provenance={
                 **provenance,
                 "division": division,
@@ -276,6 +284,23 @@ def prepare_store(
     return GraphStore.open(path, mode="random")
 
 
+def masked_labels(lacking: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a sentence for each split and target with masked labels, from their numbers."""
+    return [
+        f"{split}: {n} structures have no label of {name}, which is masked"
+        for split, numbers in lacking.items()
+        for name, n in numbers.items()
+    ]
+
+
+def _check_complete(config: DataConfig, lacking: Sequence[str]) -> None:
+    """Raise InputError if labels are missing and the value of `data.missing` is refuse."""
+    if lacking and config.missing == "refuse":
+        raise InputError(
+            f"{lacking[0].partition(';')[0]}; correct it, or set data.missing to mask or leave_out"
+        )
+
+
 def _tell(suspicious: Mapping[str, Any]) -> None:
     for sentence in sentences(suspicious) if suspicious else ():
         tell(_logger, "%s", sentence)
@@ -290,8 +315,9 @@ def _provenance(
     else:
         source = {"sources": [one.to_dict() for one in config.sources or ()]}
     for section in source.get("sources", source.values()):
-        if section.get("types") is None:  # missing in older stores
-            section.pop("types", None)
+        for key in ("types", "weight"):
+            if section.get(key) is None:  # missing in older stores
+                section.pop(key, None)
     return {
         **source,
         "split": config.split.model_dump(mode="json"),
@@ -303,6 +329,8 @@ def _provenance(
         "in_place": config.in_place,
         # Missing in older stores, and without effect on the graphs otherwise.
         "leave_out_suspicious": config.suspicious == "leave_out" or None,
+        "leave_out_incomplete": config.missing == "leave_out" or None,
+        "element_energies": config.element_energies,
     }
 
 
@@ -448,7 +476,11 @@ def _divide(
             division = divide(structures, by, *fractions, seed, one.split.calibration)
         except InputError as error:
             raise InputError(f"{one.name}: {error}" if one.name else str(error)) from None
-        split_of[mine] = division.split
+        split = np.array(division.split, dtype=object)
+        if config.references and config.references[number] == "isolated":
+            alone = np.concatenate([record["survey"]["isolated"] for record in records])[mine]
+            split[alone & (np.array(structures.role) == "train") & (split != "")] = TRAIN
+        split_of[mine] = split
         left_out.update(division.left_out)
         duplicates.update(division.duplicates)
     names = iter(split_of.tolist())

@@ -19,7 +19,7 @@ from hydragnn_flow.data.store.manifest import (
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import InputError
 
-_USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
+USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Description:
     branch_names: Sequence[str] = ()
     """Name of each branch, from branch 0 on; empty if branches have no names."""
     provenance: Mapping[str, Any] | None = None
+    references: Sequence[Mapping[int, float] | Literal["isolated"]] = ()
+    """Reference energy by atomic number, of each data set; ``isolated`` for those of isolated
+    atoms. Empty if they are fitted."""
 
 
 def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
@@ -66,7 +69,7 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
         units = described.units or {}
         return {
             name: Target(level=level, dim=_size(keys[name], level), unit=units.get(name, ""))
-            for name, level in _USUAL_TARGETS.items()
+            for name, level in USUAL_TARGETS.items()
             if name in keys
         }
     for name, target in described.targets.items():
@@ -96,6 +99,14 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
     for shard in content.shards:
         for split, size in shard.splits.items():
             splits[split] = splits.get(split, SplitSize()) + size
+    lacking = content.statistics.lacking
+    for split, numbers in lacking.items():
+        for name, n in numbers.items():
+            if n == splits[split].graphs:
+                raise InputError(
+                    f"{split}: no structure has a label of the target {name!r}; give some to it "
+                    f"(data.split), or drop the target"
+                )
     return Manifest(
         dtypes=dtypes,
         targets=targets,
@@ -109,7 +120,8 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
         branch_names=list(described.branch_names),
         keys=content.keys,
         splits=splits,
-        statistics=content.statistics.statistics(),
+        lacking=lacking,
+        statistics=content.statistics.statistics(described.references),
         provenance=dict(described.provenance or {}),
         shards=content.shards,
     )
