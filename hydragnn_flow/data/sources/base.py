@@ -83,9 +83,8 @@ class Record:
 
     def masked(self, targets: Mapping[str, Target]) -> Record:
         """Return the record with a label of each of the targets, NaN where it is missing."""
-        n_atoms = np.array([len(self.atoms)])
         nothing = {
-            name: np.full((*target.rows_of(n_atoms, n_atoms).shape, target.dim), np.nan)
+            name: np.full([len(self.atoms)] * (target.level == "node") + [target.dim], np.nan)
             for name, target in targets.items()
         }
         return replace(self, targets=nothing | self.targets)
