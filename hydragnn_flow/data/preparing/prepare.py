@@ -32,6 +32,7 @@ from hydragnn_flow.data.preparing.tasks import (
     split_file,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
+from hydragnn_flow.data.reading.inspection import masked_labels
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
@@ -282,15 +283,6 @@ def prepare_store(
         shutil.rmtree(building, ignore_errors=True)
     _tell(doubts.found)
     return GraphStore.open(path, mode="random")
-
-
-def masked_labels(lacking: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return a sentence for each split and target with masked labels, from their numbers."""
-    return [
-        f"{split}: {n} structures have no label of {name}, which is masked"
-        for split, numbers in lacking.items()
-        for name, n in numbers.items()
-    ]
 
 
 def _check_complete(config: DataConfig, lacking: Sequence[str]) -> None:
