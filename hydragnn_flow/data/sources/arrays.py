@@ -275,7 +275,7 @@ def weight_of(value: Any, origin: str) -> NDArray[np.float32]:
         raise MissingLabel(f"{origin} has the weight 0")
     if not 0 < weight < math.inf:
         raise InputError(
-            f"{origin} has the weight {reprlib.repr(value)}, which is no finite number from 0 on; "
+            f"{origin} has the weight {str(value)[:40]}, which is no finite number from 0 on; "
             "correct it"
         )
     return np.array([[weight]], dtype=np.float32)
