@@ -90,7 +90,7 @@ def _manifest(path: Path, whole: bool) -> Manifest:
         else:
             x = {"x": joined["x"]}
             for columns in DiskReader(SplitIndex(split, x, [reading], [lengths[split]])).blocks():
-                statistics.update(columns, split)
+                statistics.update(columns, "")  # elements only
     reading.close()
     shard = Shard(path=".", files={}, splits=sizes)
     return make_manifest(Content([shard], joined, statistics), Description(), "hydragnn")
