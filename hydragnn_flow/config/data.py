@@ -237,16 +237,12 @@ class DataConfig(Section):
     def _energies(cls, given: Any) -> Any:
         from ase.data import atomic_numbers
 
-        several = isinstance(given, dict) and not atomic_numbers.keys() & given.keys()
-        for energies in given.values() if several else [given]:
-            if energies is None or energies == "isolated":
-                continue
-            if not isinstance(energies, dict) or not energies:
+        for energies in given.values() if _by_name(given) else [given]:
+            if energies is not None and energies != "isolated" and not isinstance(energies, dict):
                 raise ValueError(
-                    f"must be isolated, or the energy of each element by its symbol, got "
-                    f"{energies!r}"
+                    f"must be isolated, or the energy of each element by its symbol, got {given!r}"
                 )
-            for symbol, energy in energies.items():
+            for symbol, energy in energies.items() if isinstance(energies, dict) else ():
                 is_number = isinstance(energy, (int, float)) and not isinstance(energy, bool)
                 if symbol not in atomic_numbers or not is_number or not math.isfinite(energy):
                     raise ValueError(
@@ -275,12 +271,15 @@ class DataConfig(Section):
                 yield f"sources.{number} ({one.name}): split.{error}"
         yield from _different_targets(several)
         yield from _different_graph_attr(several)
-        by_name = self.element_energies if isinstance(self.element_energies, dict) else {}
-        if several and by_name and by_name.keys() != {one.name for one in several}:
-            yield (
-                "element_energies: levels of theory differ between data sets; give the energies of "
-                f"each by its name ({', '.join(one.name for one in several)}), or isolated"
-            )
+        given = self.element_energies
+        if isinstance(given, dict) and (several or _by_name(given)):
+            known = [one.name for one in several]
+            if given.keys() != set(known) or not _by_name(given):
+                yield (
+                    "element_energies: give isolated, or for one source the energy of each "
+                    "element, for several sources those of each by its name "
+                    f"({', '.join(known) or 'there is only one'})"
+                )
         if self.in_place:
             yield from self._not_in_place()
         if self.sampling != "proportional" and self.mode == "stream":
@@ -408,6 +407,12 @@ class DataConfig(Section):
             except InputError as error:
                 key = f"data.sources.{number}." if one.name else "data.source."
                 raise InputError(str(error).replace("data.source.", key)) from None
+
+
+def _by_name(energies: Any) -> bool:
+    """Return True if reference energies are a mapping of data sets, not of elements."""
+    known = energies.values() if isinstance(energies, dict) else ()
+    return any(one == "isolated" or isinstance(one, dict) for one in known)
 
 
 def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:

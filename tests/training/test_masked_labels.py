@@ -124,38 +124,30 @@ def test_order_and_micro_batches_do_not_matter(tmp_path, stored, changes):
     torch.testing.assert_close(parts, slopes, rtol=1e-6, atol=1e-9)
 
 
-def step(store):
+def test_nothing_missing_changes_nothing(tmp_path, stored):
+    """Bit for bit, whether or not labels may be missing."""
+    store = stored()
+    assert not store.manifest.lacking and WEIGHT not in store.manifest.keys
     batch, counts = whole(store)
-    return [batch], counts
-
-
-def test_nothing_missing_changes_nothing(tmp_path, stored, alloy_store):
-    """Bit for bit: the manifest says what was said before, and so do loss and gradient."""
-    one, other = stored(), stored()
-    assert not one.manifest.lacking and "loss_weight" not in one.manifest.keys
-    plain = trainer_of(tmp_path / "a", one, 2, **WITH_STRESS)
-    masked = trainer_of(tmp_path / "b", other, 2, **WITH_STRESS)
+    plain, masked = (trainer_of(tmp_path / name, store, 2, **WITH_STRESS) for name in "ab")
     masked.loss.terms = [replace(term, masked=True) for term in masked.loss.terms]
-    found = [gradient(trainer, *step(store)) for trainer, store in ((plain, one), (masked, other))]
-    for mine, theirs in zip(*found, strict=True):
-        assert torch.equal(mine, theirs)
+    found = [gradient(trainer, [batch], counts) for trainer in (plain, masked)]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 def test_a_weight_of_two_is_the_structure_twice(tmp_path, stored):
     def twice(name, graphs):
         return [*graphs, graphs[0].clone(), graphs[4].clone()] if name == "trainset" else graphs
 
-    once, doubled = stored(weighted), stored(twice)
-    # The scales of copies differ; weights must not change them.
     found = []
-    for number, store in enumerate((once, doubled)):
-        trainer = trainer_of(tmp_path / str(number), store, 2, **WITH_STRESS)
-        trainer.loss._scales = [torch.ones_like(scale) for scale in trainer.loss._scales]
-        found.append((trainer, store))
-    found[1][0].model = found[0][0].model  # without the degrees of the other store
-    (loss, slopes), (expected, of_copies) = (gradient(t, *step(s)) for t, s in found)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(slopes, of_copies, rtol=1e-6, atol=1e-9)
+    once = trainer_of(tmp_path, stored(weighted), 2, **WITH_STRESS)
+    for store in (stored(weighted), stored(twice)):
+        once.loss = Loss(once.spec.network, store.manifest)
+        once.loss._scales = [torch.ones_like(scale) for scale in once.loss._scales]
+        batch, counts = whole(store)
+        found.append(gradient(once, [batch], counts))
+    torch.testing.assert_close(*(loss for loss, _ in found))
+    torch.testing.assert_close(*(slopes for _, slopes in found), rtol=1e-6, atol=1e-9)
 
 
 def test_errors_and_losses_of_an_epoch_are_those_of_known_labels(tmp_path, stored):

@@ -470,8 +470,9 @@ def _divide(
             raise InputError(f"{one.name}: {error}" if one.name else str(error)) from None
         split = np.array(division.split, dtype=object)
         if config.references and config.references[number] == "isolated":
-            alone = np.concatenate([record["survey"]["isolated"] for record in records])[mine]
-            split[alone & (np.array(structures.role) == "train") & (split != "")] = TRAIN
+            surveys = [record["survey"] for record in records]
+            alone = np.concatenate([one.get("isolated", one["atoms"] == 1) for one in surveys])
+            split[alone[mine] & (np.array(structures.role) == "train") & (split != "")] = TRAIN
         split_of[mine] = split
         left_out.update(division.left_out)
         duplicates.update(division.duplicates)

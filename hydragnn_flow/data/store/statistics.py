@@ -291,6 +291,10 @@ class _Labels:
             element_energies, residual_std = self._fit.solve()
             if references:
                 reference_energies = self._fit.shifted(references[0])
+        elif references:
+            raise InputError(
+                "data.element_energies: the data have no energy of structures of atoms; remove it"
+            )
         forces = self._moments.get("forces")
         forces_rms = None
         if forces is not None:
