@@ -20,7 +20,13 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.neighbours import Truncation
-from hydragnn_flow.data.preparing.suspicious import Doubts, check_refused, judge, sentences
+from hydragnn_flow.data.preparing.suspicious import (
+    TASK_ORIGINS,
+    Doubts,
+    check_refused,
+    judge,
+    sentences,
+)
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
@@ -41,6 +47,7 @@ from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
+from hydragnn_flow.data.store.origins import divide_origins
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
@@ -258,6 +265,9 @@ def prepare_store(
                 if not (staging / shard.path).exists():  # moved before this process began
                     folder = tasks / shard.path.split(".")[0]
                     (folder / shard.path).rename(staging / shard.path)
+            if any(chunk.file for chunk in chunks):
+                splits = [name for unit in units for name in load_split(unit)]
+                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging)
         _check_complete(config, masked_labels(content.statistics.lacking))
         first = records[0]
         described = Description(

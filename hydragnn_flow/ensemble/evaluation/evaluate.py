@@ -198,6 +198,8 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
             say(f"{name} of {without} {rows} has no label and does not count")
         if lost := int((is_labelled > known).any(axis=1).sum()):
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
+        if ensemble.manifest.targets[name].classes:
+            continue
         deviations = np.abs(found.mean - reference)[known] / found.std[known]
         if len(deviations) >= 10 and (usual := np.median(deviations)) > 10:
             say(
