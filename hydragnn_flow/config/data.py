@@ -235,8 +235,6 @@ class DataConfig(Section):
     @field_validator("element_energies", mode="before")
     @classmethod
     def _energies(cls, given: Any) -> Any:
-        from ase.data import atomic_numbers
-
         for energies in given.values() if _by_name(given) else [given]:
             if energies is not None and energies != "isolated" and not isinstance(energies, dict):
                 raise ValueError(
@@ -244,10 +242,9 @@ class DataConfig(Section):
                 )
             for symbol, energy in energies.items() if isinstance(energies, dict) else ():
                 is_number = isinstance(energy, (int, float)) and not isinstance(energy, bool)
-                if symbol not in atomic_numbers or not is_number or not math.isfinite(energy):
+                if not is_number or not math.isfinite(energy):
                     raise ValueError(
-                        f"{symbol}: {energy!r} is not the symbol of an element and its energy, a "
-                        f"finite number; correct it"
+                        f"the energy of {symbol} must be a finite number, got {energy!r}"
                     )
         return given
 
@@ -376,22 +373,6 @@ class DataConfig(Section):
         """Names of the quantities of whole structures in `graph_attr`; empty if there are none."""
         named = (getattr(one.source, "graph_attr", None) for one in self.data_sets)
         return list(next(filter(None, named), ()))
-
-    @property
-    def references(self) -> list[dict[int, float] | Literal["isolated"]]:
-        """Reference energies of each data set, by atomic number; empty if they are to be fitted."""
-        from ase.data import atomic_numbers
-
-        given = self.element_energies
-        if given is None:
-            return []
-        of_each: list[Any] = [given] * len(self.data_sets)
-        if self.sources and isinstance(given, dict):
-            of_each = [given[one.name] for one in self.sources]
-        return [
-            one if one == "isolated" else {atomic_numbers[z]: e for z, e in one.items()}
-            for one in of_each
-        ]
 
     def check_files(self) -> None:
         """Check quickly that the file names of all sources match files, before data are read.

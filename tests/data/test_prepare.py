@@ -678,8 +678,8 @@ def test_reference_energies_are_those_given(tmp_path):
     [
         ("isolated", r"no training structure is an isolated atom of Cu; add it, or leave"),
         ({"Cu": -3.5}, r"no energy is given of Au"),
-        ({"Cu": -3.5, "Au": math.nan}, "Au: nan is not the symbol of an element and its energy"),
-        ({"Cu": -3.5, "Gold": -3.0}, "Gold: -3.0 is not the symbol of an element"),
+        ({"Cu": -3.5, "Au": math.nan}, "the energy of Au must be a finite number, got nan"),
+        ({"Cu": -3.5, "Gold": -3.0}, "Gold is not the symbol of an element"),
         ({"x": {"Cu": -3.5}}, "for several sources those of each by its name .there is only one"),
         ("atoms", "must be isolated, or the energy of each element by its symbol"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from ase.data import atomic_numbers
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
@@ -211,7 +212,7 @@ def prepare_store(
     CampaignStopped
         If the processes of a task are lost again and again.
     """
-    path = Path(path)
+    path, references = Path(path), _references(config)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
@@ -259,7 +260,7 @@ def prepare_store(
             _check_alike(records)
             doubts = judge(units, records, config.suspicious)
             leave = doubts.structures & (config.suspicious == "leave_out")
-            division = _divide(config, units, records, seed, leave)
+            division = _divide(config, units, records, seed, leave, references)
             content = _write(preparation, units, records, doubts)
             for shard in content.shards:
                 if not (staging / shard.path).exists():  # moved before this process began
@@ -278,7 +279,7 @@ def prepare_store(
             truncation=sum((record["truncation"] for record in records), Truncation()),
             node_features=first["node_features"],
             branch_names=config.branch_names,
-            references=config.references,
+            references=references,
             provenance={
                 **provenance,
                 "division": division,
@@ -293,6 +294,31 @@ def prepare_store(
         shutil.rmtree(building, ignore_errors=True)
     _tell(doubts.found)
     return GraphStore.open(path, mode="random")
+
+
+def _references(config: DataConfig) -> list[Any]:
+    """Return reference energies of each data set by atomic number; none if they are fitted.
+
+    Raises
+    ------
+    InputError
+        If a key is not the symbol of an element.
+    """
+    given = config.element_energies
+    if given is None:
+        return []
+    of_each: list[Any] = [given] * len(config.data_sets)
+    if config.sources and isinstance(given, dict):
+        of_each = [given[one.name] for one in config.sources]
+    for symbol in (symbol for one in of_each if one != "isolated" for symbol in one):
+        if symbol not in atomic_numbers:
+            raise InputError(
+                f"data.element_energies: {symbol} is not the symbol of an element; correct it"
+            )
+    return [
+        one if one == "isolated" else {atomic_numbers[z]: energy for z, energy in one.items()}
+        for one in of_each
+    ]
 
 
 def _check_complete(config: DataConfig, lacking: Sequence[str]) -> None:
@@ -459,6 +485,7 @@ def _divide(
     records: Sequence[Mapping[str, Any]],
     seed: int,
     leave: NDArray[np.bool_],
+    references: Sequence[Any],
 ) -> dict[str, Any]:
     """Divide structures into splits and return a summary; write the splits of each reading task.
 
@@ -479,7 +506,7 @@ def _divide(
         except InputError as error:
             raise InputError(f"{one.name}: {error}" if one.name else str(error)) from None
         split = np.array(division.split, dtype=object)
-        if config.references and config.references[number] == "isolated":
+        if references and references[number] == "isolated":
             surveys = [record["survey"] for record in records]
             alone = np.concatenate([one.get("isolated", one["atoms"] == 1) for one in surveys])
             split[alone[mine] & (np.array(structures.role) == "train") & (split != "")] = TRAIN

@@ -110,7 +110,9 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
                 )
     statistics = content.statistics.statistics(described.references)
     for name, target in targets.items():
-        _check_classes(name, target, statistics.targets[name].mean, splits.get(TRAIN, SplitSize()))
+        train = splits.get(TRAIN, SplitSize())
+        train += SplitSize.model_construct(graphs=-lacking.get(TRAIN, {}).get(name, 0))
+        _check_classes(name, target, statistics.targets[name].mean, train)
     return Manifest(
         dtypes=dtypes,
         targets=targets,
