@@ -110,8 +110,8 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
                 )
     statistics = content.statistics.statistics(described.references)
     for name, target in targets.items():
-        train = splits.get(TRAIN, SplitSize())
-        train += SplitSize.model_construct(graphs=-lacking.get(TRAIN, {}).get(name, 0))
+        train, without = splits.get(TRAIN, SplitSize()), lacking.get(TRAIN, {}).get(name, 0)
+        train = train.model_copy(update={"graphs": train.graphs - without})
         _check_classes(name, target, statistics.targets[name].mean, train)
     return Manifest(
         dtypes=dtypes,
