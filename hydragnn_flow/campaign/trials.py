@@ -163,7 +163,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search)
+        remade = rebuild_study(context.directory, config.search, context.parameters)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -175,7 +175,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.admits,
+            context.parameters,
         )
         self._ready: list[SegmentTask] = []
         site = context.site
@@ -292,13 +292,19 @@ class TrialPhase:
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
 
-    def _gather(self, wanted: int, running: int) -> bool:
-        """Prepare segments for ``wanted`` GCDs; return whether any were prepared."""
+    def _gather(self, wanted: int, running: int, seconds: float = 5.0) -> bool:
+        """Prepare segments for ``wanted`` GCDs; return whether any were prepared.
+
+        It ends after some ``seconds``: until they are sent, nobody else can enqueue trials.
+        """
         before = seen = len(self._ready)
         closing = not self._to_come and not running and not self._ready
+        end = self.context.clock.monotonic() + seconds
         while wanted > 0 and (self._promote(closing) or self._ask()):
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
+            if self.context.clock.monotonic() > end:
+                break
         return seen > before
 
     def _ask(self) -> bool:
@@ -348,8 +354,17 @@ class TrialPhase:
         if too_large(task.estimate, gcd):
             needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
             self._fail(trial.number, f"out_of_memory: needs about {needs}")
+        elif not (rung or may_have_begun) and (count := self._above_limit(trial)):
+            limit = "more than search.constraints.parameters allows"
+            self._fail(trial.number, f"error: has {count:,} parameters, {limit}")
         else:
             self._ready.append(task)
+
+    def _above_limit(self, trial: TrialRecord) -> int:
+        """Return the number of parameters of an enqueued network if they are too many, else 0."""
+        most = self.context.config.search.constraints.get(PARAMETERS, math.inf)
+        count = self.context.parameters(trial.parameters)
+        return count if count > most else 0
 
     def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -260,14 +261,12 @@ class SearchConfig(Section):
         yield from self._wrong_rules()
 
     def _wrong_rules(self) -> Iterator[str]:
-        for values in ({}, *self.enqueue) if self.where else ():
-            if next(satisfying(self.space, self.rules, values), None) is None:
-                at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-                yield (
-                    f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
-                    f"configurations{' with ' + at + ' (enqueue)' if at else ''} meets it; correct "
-                    f"it, or take out of space what other parameters decide"
-                )
+        if self.where and not _can_meet(self.space, self.rules, {}):
+            yield (
+                f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
+                f"configurations meets it; correct it, or take out of space what other parameters "
+                f"decide"
+            )
 
     @property
     def rules(self) -> list[Rule]:
@@ -281,7 +280,7 @@ class SearchConfig(Section):
         """Yield the faults of a configuration to enqueue, each as the end of an error message.
 
         ``values`` has the values of the configuration by dotted path. A fault is a name, a value or
-        a combination that is not in the space.
+        a combination that is not in the space, or a rule of `where` that cannot hold.
         """
         if not values:
             yield " names no parameter; give at least one or remove it"
@@ -295,6 +294,12 @@ class SearchConfig(Section):
             for other, allowed in self.space[name].when.items():
                 if other in values and values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
+        if not all(self.space[name].contains(value) for name, value in values.items()):
+            return
+        rules, can_meet = self.rules, partial(_can_meet, self.space, given=values)
+        if can_meet([]) and not can_meet(rules):
+            broken = [rule.text for rule in rules if not can_meet([rule])] or self.where
+            yield f": {' and '.join(map(repr, broken))} of where cannot hold with it; correct it"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -333,3 +338,10 @@ class SearchConfig(Section):
             rungs.append(epochs)
             epochs *= self.reduction_factor
         return (*rungs, num_epoch)
+
+
+def _can_meet(
+    space: Mapping[str, Parameter], rules: Sequence[Rule], given: Mapping[str, Any]
+) -> bool:
+    """Return whether a random configuration with the values ``given`` meets all rules."""
+    return next(satisfying(space, rules, given), None) is not None

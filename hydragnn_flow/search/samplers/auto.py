@@ -397,7 +397,7 @@ class AutoSampler(BatchedTPESampler):
         return super().sample_relative(study, trial, search_space)
 
     def _start(self, number: int) -> Values:
-        return self._cube.decode(self._quasi_random[number])
+        return self._cube.decode(self._quasi_random[number, None])[0]
 
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
         """Return True if a trial at a rung should train on, False if it should stop there.
