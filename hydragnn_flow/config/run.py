@@ -231,6 +231,11 @@ class RunConfig(CampaignConfig):
         yield from _wrong_targets(data, base)
         yield from _wrong_units(data, base)
         yield from _wrong_branches(data, base)
+        if data.element_energies and not base.Architecture.enable_interatomic_potential:
+            yield (
+                "data.element_energies: only potentials have reference energies; remove them, or "
+                "set Architecture.enable_interatomic_potential"
+            )
         yield from self._wrong_ensemble(base)
         yield from self._wrong_resources(base)
 
