@@ -720,7 +720,7 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 20_000)
-    config = DataConfig(sources=sources, path=tmp_path, suspicious="leave_out")
+    config = DataConfig(sources=sources, path=tmp_path, suspicious="leave_out", missing="leave_out")
     store = prepare(tmp_path / "s", config, cutoff=5.0, workers=side_by_side)
     assert len(store.manifest.shards) > 3
     seen = set()
