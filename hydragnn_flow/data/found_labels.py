@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level, TargetConfig, good_names
-from hydragnn_flow.data.sources.arrays import MEANINGS, level_of, shaped
+from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
+from hydragnn_flow.data.sources.layouts import layouts
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.errors import InputError
 
@@ -75,6 +76,10 @@ class Label:
     """Unit; empty if the files do not state it."""
     doubtful: bool = False
     """True if the values are whole numbers or all the same, as identifiers and settings are."""
+    lacking: str = ""
+    """How many structures have it, in words, if some do not."""
+    say_level: bool = False
+    """True if the shape may mislead in other structures, so that a target needs its level."""
 
     @property
     def quantity(self) -> str:
@@ -98,9 +103,9 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
     Returns
     -------
     labels
-        Quantities that every structure has.
+        Quantities that half of the structures or more have, where others say that there is none.
     unusable
-        Reason, by key, why a quantity cannot be learnt: only some structures have it, or it is an
+        Reason, by key, why a quantity cannot be learnt: fewer structures have it, or it is an
         energy, forces or a stress of another shape.
 
     Raises
@@ -119,19 +124,35 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         values = [value for value in labels if value is not None]
         if not wanted and _is_counter(name, values):
             continue
-        if len(values) < len(structures):
+        given = [one for one in structures if not is_missing(one.values.get(key))]
+        if len({value.ndim for value in values}) == 1 and len(values) < len(given):
+            # A shape that fits both levels has that of the other structures.
+            level = "graph" if values[0].ndim == 1 else "node"
+            labels = [_label(one, key, level) for one in structures]
+            values = [value for value in labels if value is not None]
+        if len(values) < len(given) or 2 * len(values) < len(structures):
             text = structures[0].values.get(key)
             if values or wanted or (isinstance(text, str) and _NUMBER.fullmatch(text)):
                 unusable[key] = _lacking(structures, key, labels)
             continue
         (ndim, dim), *others = {(value.ndim, value.shape[-1]) for value in values}
-        level: Level = "graph" if ndim == 1 else "node"
+        level = "graph" if ndim == 1 else "node"
         if wanted and (others or not _fits(wanted, level, dim)):
             many = "in different shapes" if others else f"{dim} for each {_ONE_OF[level]}"
             unusable[key] = f"its numbers are {many}, not {MEANINGS[wanted].words}"
         elif not others and dim <= 9:
             doubtful = level == "graph" and _is_doubtful(np.stack(values))
-            found.append(Label(_name(key), key, level, dim, _unit(key, units), doubtful))
+            by_name = key in LEVELS or key in given[0].levels
+            found.append(
+                Label(
+                    _name(key),
+                    *(key, level, dim, _unit(key, units), doubtful),
+                    lacking=""
+                    if len(given) == len(structures)
+                    else _lacking(structures, key, labels),
+                    say_level=not by_name and np.ndim(given[0].values[key]) > 0,
+                )
+            )
     if any(label.key == "energy" for label in found):
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)
@@ -200,6 +221,7 @@ def _units_said(structures: Sequence[Found]) -> dict[str, str]:
                 of = re.sub("units?", "", _plain(name)).strip("_")
                 if not isinstance(unit, str):
                     continue
+                said.setdefault(name if isinstance(value, dict) else of, unit)
                 if said.setdefault(of, unit) != unit:
                     if quantity_of(of)[0]:
                         raise InputError(
@@ -218,12 +240,12 @@ def _units_said(structures: Sequence[Found]) -> dict[str, str]:
 _OTHER_LENGTH = re.compile(r"bohrs?|a0|a_0|nm|pm|nanomet\w+|picomet\w+", re.IGNORECASE)
 
 
-def _label(one: Found, key: str) -> NDArray[np.float64] | None:
+def _label(one: Found, key: str, level: Level | None = None) -> NDArray[np.float64] | None:
     value: Any = one.values.get(key)
     if value is None or isinstance(value, (bool, np.bool_)):
         return None
     try:
-        level = one.levels.get(key) or level_of(value, (key,), len(one.atoms))
+        level = level or one.levels.get(key) or level_of(value, (key,), len(one.atoms))
         array = shaped(value, level, len(one.atoms))
     except (TypeError, ValueError):  # no numbers, or nothing tells the level
         return None
@@ -243,8 +265,10 @@ def _is_counter(name: str, values: Sequence[NDArray[np.float64]]) -> bool:
 def _unit(key: str, said: Mapping[str, str]) -> str:
     """Return the unit of a key, in the key or ``said`` by the file, otherwise ASE's or none.
 
-    ASE's are not taken where the file names another unit of energy.
+    ASE's, and those of MACE's keys, are not taken where the file names another unit of energy.
     """
+    if key in said:  # as of known layouts
+        return said[key]
     if brackets := re.search(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$", key):
         return brackets[1]
     quantity, method = quantity_of(key)
@@ -257,7 +281,8 @@ def _unit(key: str, said: Mapping[str, str]) -> str:
         return end[1].replace("_", "/")
     others = [unit for name, unit in said.items() if not name or quantity_of(name)[0]]
     is_ase = all(unit.lower().startswith(("ev", "ase", "metal")) for unit in others)
-    return _UNITS.get(key, "") if is_ase else ""
+    known = {label: one.unit for label, one in layouts()["MACE"].labels.items()} | _UNITS
+    return known.get(key, "") if is_ase else ""
 
 
 def _name(key: str) -> str:

@@ -191,7 +191,9 @@ def _chosen(finding: Finding) -> list[Label]:
                 )
             if energy and (forces or _is_total(energy)):
                 stress = usable.get(("stress", method)) if forces else None
-                fits = stress and finding.have_cells and _fits(stress, energy)
+                fits = (
+                    stress and not stress.lacking and finding.have_cells and _fits(stress, energy)
+                )
                 chosen = (energy, forces, stress if fits else None)
                 return [replace(label, name=label.quantity) for label in chosen if label]
     others = [label for label in finding.labels if label.quantity not in ("forces", "stress")]
@@ -200,7 +202,7 @@ def _chosen(finding: Finding) -> list[Label]:
             f"{finding.folder}: has {', '.join(label.key for label in finding.labels)} and no "
             "energy whose slopes they are; add one, or write a configuration by hand"
         )
-    others.sort(key=lambda label: (label.quantity != "energy", label.level, label.doubtful))
+    others.sort(key=lambda one: (one.quantity != "energy", one.level, one.doubtful, one.lacking))
     return others[:1]
 
 
@@ -313,6 +315,7 @@ def _noted(text: str, comment: str) -> str:
 
 def _target(label: Label) -> str:
     known = {"unit": label.unit} | ({"key": label.key} if label.key != label.name else {})
+    known |= {"level": label.level} if label.say_level else {}
     return f"{label.name}: {_plain(known)}"
 
 

@@ -19,12 +19,19 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.beyond_ase import (
     BOM,
     LAMMPS,
+    QM9,
     check_single,
     cif_structures,
     converged,
     element,
     lammps_structures,
     plain_frame,
+)
+from hydragnn_flow.data.sources.layouts import (
+    array_format,
+    array_structures,
+    count_arrays,
+    files_beside,
 )
 from hydragnn_flow.data.sources.structures import (
     Found,
@@ -91,6 +98,8 @@ def _frames(file: Path) -> Iterator[bytes]:
                     "correct the number of atoms before it, or this line"
                 )
             frame = [line, *islice(lines, n_atoms + 1)]
+            if QM9.match(b"".join(frame[1:2])):
+                next(islice(lines, 2, 3), b"")  # frequencies, SMILES and InChI
             if len(frame) < n_atoms + 2:
                 raise InputError(
                     f"{where} cannot be read: the file ends before its {n_atoms} atoms do; "
@@ -167,6 +176,9 @@ class AseFiles(StructureSource[AseSource]):
                     "converged; give files that have some"
                 )
         return super().chunks()
+
+    def beside(self, file: Path) -> list[Path]:
+        return files_beside(file) if file.name == "type.raw" else []
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         from ase.io.formats import get_ioformat
@@ -263,6 +275,8 @@ def _structures(
     format = format_of(file)
     if format in ("db", "json"):
         yield from _rows(file, start, stop)
+    elif array_format(file):
+        yield from array_structures(file, start, stop)
     elif format == "extxyz":
         yield from map(said_of, read_frames(file, start, stop))
     elif format == "traj":
@@ -280,7 +294,9 @@ def _structures(
 
 
 def format_of(file: Path) -> str:
-    """Return ASE's name for the format of a file, by its name or else by its content.
+    """Return the name of a file's format, by its name or else by its content.
+
+    That is ASE's name, or one of arrays over structures.
 
     Raises
     ------
@@ -289,6 +305,8 @@ def format_of(file: Path) -> str:
     """
     from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat, ioformats
 
+    if arrays := array_format(file):
+        return arrays
     try:
         # ASE compares hundreds of patterns; names first, as thousands of files are slow to open.
         format = filetype(str(file), read=False)
@@ -355,6 +373,14 @@ def _database(file: Path) -> Any:
     import ase.db
 
     connect: Any = ase.db.connect  # ASE has no types
+    if file.suffix == ".aselmdb":
+        try:
+            return connect(file, readonly=True)
+        except ImportError as error:
+            raise InputError(
+                f"{file} is read with fairchem's packages ({error}): pip install fairchem-core, or "
+                "only ase-db-backends"
+            ) from None
     if file.suffix == ".db":
         address = f"{file.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -369,5 +395,6 @@ _COUNTS: dict[str, Callable[[Path], int]] = {
     "traj": _count_images,
     "db": _count_rows,
     "json": _count_rows,
+    **dict.fromkeys(("npz", "hdf5", "deepmd"), count_arrays),
 }
 """Functions that count structures, by format; such files can be read from any structure on."""

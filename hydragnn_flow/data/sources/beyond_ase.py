@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hydragnn_flow.data.sources.layouts import layouts
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
 
+QM9 = re.compile(rb"gdb\s+\d+\s")
+"""Start of a comment line in the raw files of QM9."""
 BOM = "\ufeff"
 """Mark that some editors write before a UTF-8 text."""
 LAMMPS = ("lammps-data", "lammps-dump-text", "lammps-dump-binary")
@@ -65,6 +68,15 @@ def plain_frame(frame: bytes) -> str:
     """
     number, _, rest = frame.decode().partition("\n")
     comment, newline, atoms = rest.partition("\n")
+    if QM9.match(comment.encode()):
+        known = layouts()["QM9"].labels
+        said = dict(zip(known, comment.split()[2:], strict=True))
+        labels = " ".join(
+            f"{name}={said[name]} {name}_unit={known[name].unit}"
+            for name in sorted(said, key=lambda name: name != "gap")  # init proposes the first
+        )
+        comment = f"Properties=species:S:1:pos:R:3:mulliken:R:1 {labels}"
+        atoms = atoms.replace("*^", "e")
     for found in _KEY_VALUE.finditer(comment):
         key, value = found[1], next(filter(None, found.groups()[1:]), "")
         is_list = found[0].endswith(("]", "}"))
