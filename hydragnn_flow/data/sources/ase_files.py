@@ -227,7 +227,9 @@ class UnknownFormat(InputError):
     """Error for a file of a format that ASE does not know."""
 
 
-def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Iterator[Found]:
+def each_structure(
+    file: Path, start: int = 0, stop: int | None = None, types: Sequence[str] | None = None
+) -> Iterator[Found]:
     """Yield the structures of a file that ASE reads, each with all values that the file has.
 
     Parameters
@@ -237,6 +239,8 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     start, stop
         Range of structures to read, [start, stop); ``stop`` is None for the end of the file.
         Formats that :func:`count_structures` does not count are read from the beginning.
+    types
+        Elements of the types 1, 2, … in a file of LAMMPS.
 
     Raises
     ------
@@ -245,7 +249,7 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     InputError
         If the file cannot be read, or holds no structures.
     """
-    structures = _structures(file, start, stop)
+    structures = _structures(file, start, stop, types)
     with readable(file):
         first = next(structures, None)
     if first is None:

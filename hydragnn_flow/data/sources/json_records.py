@@ -70,9 +70,11 @@ class JsonRecords(StructureSource[JsonSource]):
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return values that may be labels, by key of the record, of its `outputs`, or dotted path.
 
-        OPTIMADE's `attributes` count as `outputs`. A key of the record takes precedence.
+        OPTIMADE's `attributes` of a provider count as `outputs`. Keys of the record come first.
         """
-        outputs = record.get("outputs", record.get("attributes"))
+        outputs = record.get("outputs")
+        if isinstance(of_optimade := record.get("attributes"), dict):
+            outputs = {key: one for key, one in of_optimade.items() if key.startswith("_")}
         values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
         for key in self._keys:
             if key not in values and "." in key:
