@@ -36,12 +36,13 @@ _IDS = re.compile(
 """Parts of names of identifiers, counters and settings."""
 _MAYBE_IDS = re.compile(r"(^|_)(number|num|no|nr|n|index|idx|count|icsd|cod|mp|row)(_|$)")
 """Parts of names of identifiers and counters, if their values are whole numbers."""
-_UNIT_AT_END = re.compile(
+UNIT_AT_END = re.compile(
     r"_(m?eV|Ha|hartree|Ry|rydberg|kcal_?mol|kJ_?mol|[GMk]?Pa|k?bar|kB)"
     r"(_?(?:per)?_?(?:A|ang|angstrom|bohr)3?)?$",
     re.IGNORECASE,
 )
-REFERENCES = {"dft", "ref", "reference"}
+REFERENCES = {"dft", "ref", "reference", "pbe", "pbesol", "rpbe", "scan", "r2scan", "hse", "hse06"}
+REFERENCES |= {"b3lyp", "wb97x", "wb97m", "ccsd", "mp2", "vasp", "qe", "qm", "abinitio", "true"}
 """Methods whose labels are the ones to learn, where a file has those of several."""
 _ONE_METHOD = {"total", "potential", "free", "uncorrected"}
 """Words in names of energies that do not name another method than that of the forces."""
@@ -53,7 +54,7 @@ def quantity_of(key: str) -> tuple[str, str]:
     Both are in small letters, and empty if the key names none: ``dft_total_energy`` and
     ``Forces_DFT`` have the method ``dft``, ``free_energy`` and ``forces`` have an empty one.
     """
-    bare = _UNIT_AT_END.sub("", _bare(key)).lower()
+    bare = UNIT_AT_END.sub("", _bare(key)).lower()
     found = re.search(r"energy|forces?|stress", bare)
     if not found:
         return "", ""
@@ -131,8 +132,13 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
             labels = [_label(one, key, level) for one in structures]
             values = [value for value in labels if value is not None]
         if len(values) < len(given) or 2 * len(values) < len(structures):
-            text = structures[0].values.get(key)
-            if values or wanted or (isinstance(text, str) and _NUMBER.fullmatch(text)):
+            value = given[0].values[key] if given else None
+            if not values and given and _fits_both(value, key, len(given[0].atoms)):
+                unusable[key] = (
+                    "of a shape that may belong to the structure or to its atoms; write a target "
+                    "with its level"
+                )
+            elif values or wanted or (isinstance(value, str) and _NUMBER.fullmatch(value)):
                 unusable[key] = _lacking(structures, key, labels)
             continue
         (ndim, dim), *others = {(value.ndim, value.shape[-1]) for value in values}
@@ -253,6 +259,17 @@ def _label(one: Found, key: str, level: Level | None = None) -> NDArray[np.float
     return array if fits and (array.ndim == 1 or len(array) == len(one.atoms)) else None
 
 
+def _fits_both(value: Any, key: str, n_atoms: int) -> bool:
+    """Return whether numbers may belong to the structure as well as to its atoms."""
+    try:
+        level_of(np.asarray(value, np.float64), (key,), n_atoms)
+    except TypeError:
+        return False
+    except ValueError:
+        return np.ndim(value) > 0 and not isinstance(np.ravel(value)[0], str)
+    return False
+
+
 def _is_counter(name: str, values: Sequence[NDArray[np.float64]]) -> bool:
     """Return whether values are whole numbers that count structures, by their name or steps."""
     if any(value.shape != (1,) or value[0] % 1 for value in values):
@@ -277,7 +294,7 @@ def _unit(key: str, said: Mapping[str, str]) -> str:
             quantity and quantity_of(name) in {(quantity, method), (quantity, "")}
         ):
             return unit
-    if (end := _UNIT_AT_END.search(key)) and not end[2]:
+    if (end := UNIT_AT_END.search(key)) and not end[2]:
         return end[1].replace("_", "/")
     others = [unit for name, unit in said.items() if not name or quantity_of(name)[0]]
     is_ase = all(unit.lower().startswith(("ev", "ase", "metal")) for unit in others)

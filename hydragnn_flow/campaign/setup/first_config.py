@@ -20,7 +20,7 @@ from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.data.found_labels import REFERENCES, Label, quantity_of
+from hydragnn_flow.data.found_labels import REFERENCES, UNIT_AT_END, Label, quantity_of
 from hydragnn_flow.data.looking import Finding
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -221,7 +221,7 @@ def _is_total(label: Label) -> bool:
 
     Other energies are often per atom or per site.
     """
-    words = set(label.name.lower().split("_"))
+    words = set(UNIT_AT_END.sub("", label.name).lower().split("_"))
     return "energy" in words and words <= _TOTAL
 
 

@@ -136,8 +136,14 @@ def _structures(
     levels: dict[str, Level] = {name: MEANINGS[name].level for name in known}
     columns = {name: np.asarray(arrays[one.key]) * one.factor for name, one in known.items()}
     numbers = np.asarray(arrays[layout.numbers])
-    symbols = numbers.astype(str) if numbers.dtype.kind not in "iu" else numbers
     positions, cells = np.asarray(arrays[layout.positions]) * layout.length, arrays.get("box")
+    for one in known.values():
+        if len(arrays[one.key]) != len(positions):
+            raise InputError(
+                f"{file}: {one.key} has {len(arrays[one.key])} rows where {layout.positions} has "
+                f"{len(positions)}; complete the arrays"
+            )
+    symbols = numbers.astype(str) if numbers.dtype.kind not in "iu" else numbers
     for i in some:
         cell = None if cells is None else cells[i]
         atoms = ase.Atoms(symbols, positions[i], cell=cell, pbc=cell is not None)
