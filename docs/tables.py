@@ -168,10 +168,10 @@ def formats() -> str:
 
 def layout_rows() -> str:
     """Layouts of published data sets, with the units of their labels."""
-    rows = [
-        f"| {name} | {layout.files} | {', '.join({one.unit: 0 for one in layout.labels.values()})} |"
-        for name, layout in layouts().items()
-    ]
+    rows = []
+    for name, layout in layouts().items():
+        units = dict.fromkeys(known.unit for known in layout.labels.values())
+        rows.append(f"| {name} | {layout.files} | {', '.join(units)} |")
     return _table("layout | files | units", rows)
 
 

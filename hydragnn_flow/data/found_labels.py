@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,8 +128,7 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         given = [one for one in structures if not is_missing(one.values.get(key))]
         if len({value.ndim for value in values}) == 1 and len(values) < len(given):
             # A shape that fits both levels has that of the other structures.
-            level = "graph" if values[0].ndim == 1 else "node"
-            labels = [_label(one, key, level) for one in structures]
+            labels = [_label(one, key, _level_by(values[0].ndim)) for one in structures]
             values = [value for value in labels if value is not None]
         if len(values) < len(given) or 2 * len(values) < len(structures):
             value = given[0].values[key] if given else None
@@ -142,23 +141,17 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
                 unusable[key] = _lacking(structures, key, labels)
             continue
         (ndim, dim), *others = {(value.ndim, value.shape[-1]) for value in values}
-        level = "graph" if ndim == 1 else "node"
+        level = _level_by(ndim)
         if wanted and (others or not _fits(wanted, level, dim)):
             many = "in different shapes" if others else f"{dim} for each {_ONE_OF[level]}"
             unusable[key] = f"its numbers are {many}, not {MEANINGS[wanted].words}"
         elif not others and dim <= 9:
             doubtful = level == "graph" and _is_doubtful(np.stack(values))
             by_name = key in LEVELS or key in given[0].levels
-            found.append(
-                Label(
-                    _name(key),
-                    *(key, level, dim, _unit(key, units), doubtful),
-                    lacking=""
-                    if len(given) == len(structures)
-                    else _lacking(structures, key, labels),
-                    say_level=not by_name and np.ndim(given[0].values[key]) > 0,
-                )
-            )
+            lacking = len(given) < len(structures) and _lacking(structures, key, labels)
+            say_level = not by_name and np.ndim(given[0].values[key]) > 0
+            label = Label(_name(key), key, level, dim, _unit(key, units), doubtful)
+            found.append(replace(label, lacking=lacking or "", say_level=say_level))
     if any(label.key == "energy" for label in found):
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)
@@ -167,6 +160,10 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
 
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*([deDE][-+]?\d+)?\s*")
 _ONE_OF = {"graph": "structure", "node": "atom"}
+
+
+def _level_by(ndim: int) -> Level:
+    return "graph" if ndim == 1 else "node"
 
 
 def _fits(quantity: str, level: Level, dim: int) -> bool:

@@ -23,7 +23,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.cluster import Octahedron
 from campaign_cases import CONFIG
 from layout_cases import crystals
-from source_cases import config, structure_dict
+from source_cases import config, structure_dict, write_extxyz
 
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.config.run import resolve_config
@@ -32,6 +32,7 @@ from hydragnn_flow.data.looking import look
 from hydragnn_flow.data.preparing.suspicious import sentences
 from hydragnn_flow.data.sources.beyond_ase import converged
 from hydragnn_flow.data.sources.opening import open_source
+from hydragnn_flow.ensemble.predictions.structure_files import open_path
 from hydragnn_flow.errors import InputError
 
 TEXT = Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8")
@@ -47,7 +48,9 @@ def filled(content, number):
     """A piece of a file with the number of a structure over seven for @."""
     text = json.dumps(content) if not isinstance(content, str) else content
     for symbols in ("H2", "H3"):
-        structure = json.dumps(structure_dict(ase.Atoms(symbols, np.eye(3)[: int(symbols[1])])))
+        structure = json.dumps(
+            structure_dict(ase.Atoms(symbols, np.eye(3)[: int(symbols[1])], cell=[5] * 3))
+        )
         text = text.replace(f'"{symbols}"', structure)
     return text.replace('"@"', str(number / 7)).replace("@", str(number / 7))
 
@@ -154,6 +157,19 @@ DOUBTFUL = {
     "H: minus": (lambda made: labelled(made[9], energy=-3000.0), "structure 9: energy"),
     "H: zero for none": (lambda made: [labelled(one, energy=-900) for one in made[9:]], "energy"),
 }
+
+
+def test_a_dump_to_predict_has_the_types_of_training(tmp_path):
+    """F: nothing else in it tells the elements."""
+    write_extxyz(tmp_path / "a.xyz", copy.deepcopy(crystals(60)))
+    source = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV"}}
+    values = config(tmp_path, **source, types=["Au", "Cu"])
+    trained_on = prepare_store(values, 5.0, None, 0, tmp_path / "s").manifest
+    (case,) = (row.values[0] for row in ROWS if row.id == "F1")
+    text = case["files"]["a.dump"].replace("1 3 0", "1 2 0")
+    (tmp_path / "a.dump").write_text(text)
+    read = open_path(tmp_path / "a.dump", trained_on).records(print)
+    assert [str(record.atoms.symbols) for record in read] == ["CuAu"]
 
 
 def judged(made, folder, **data):

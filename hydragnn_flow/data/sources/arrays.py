@@ -421,7 +421,7 @@ class LabelCheck:
             except InputError as error:
                 raise MissingLabel(str(error)) from None
             if is_missing(value):
-                raise MissingLabel(f"{origin} has the label {key!r} = {value!r}")
+                raise MissingLabel(f"{origin} has the label {key!r} = {str(value)!r}")
             level = target.level or levels.get(key)
             if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.shape == (2,):
                 raise InputError(

@@ -26,9 +26,14 @@ from hydragnn_flow.errors import InputError
 
 # The CIF of a large cell is longer than the 128 kB that a cell may have by default.
 csv.field_size_limit(2**31 - 1)
-codecs.register_error(
-    "latin-1", lambda error: (error.object[error.start : error.end].decode("latin-1"), error.end)
-)
+
+
+def _as_latin1(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+codecs.register_error("latin-1", _as_latin1)
 _ENDINGS = (".cif", ".vasp", ".poscar", ".xyz", ".extxyz")
 """Endings that names of structure files in a table may lack."""
 
