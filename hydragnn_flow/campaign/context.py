@@ -46,7 +46,7 @@ from hydragnn_flow.segment import (
     Validation,
     trial_kwh,
 )
-from hydragnn_flow.training.measures.criterion import trivial_errors
+from hydragnn_flow.training.measures.criterion import criterion_for, trivial_errors
 
 
 @contextmanager
@@ -239,7 +239,8 @@ class Context:
         self.ledger.load(self.estimator.learn)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
-        manifest, name = self.store.manifest, self.config.criterion
+        manifest = self.store.manifest
+        name = criterion_for(self.config.criterion, self.config.network_with({}), manifest)
         judged = self.estimator.judged
         is_part = judged < manifest.splits[VALIDATION].graphs
         self.validation = Validation(

@@ -146,9 +146,9 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         return next((row[1] for row in curve if row[0] == last.best_epoch), curve[-1][1])
     if name.startswith(_ON_VALIDATION):
         target = name.removeprefix(_ON_VALIDATION)
-        # Training measures the error per atom of extensive targets only.
-        per_atom = last.metrics.get(f"{target}_mae_per_atom")
-        return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
+        # Training measures the error per atom of extensive targets only, and of classes no `mae`.
+        kinds = (f"{target}_{kind}" for kind in ("mae_per_atom", "mae", "rmse"))
+        return next(last.metrics[kind] for kind in kinds if kind in last.metrics)
     if ":" in name:
         return last.metrics[name]
     if name == "peak_memory_gib":

@@ -161,7 +161,7 @@ class TrialPhase:
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
-        check_earlier_errors(config.search, context.store.manifest, config.criterion)
+        check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
         remade = rebuild_study(context.directory, config.search)
         if remade:

@@ -300,8 +300,14 @@ def predict(
             f"`flagged` and `note`"
         )
     targets = ensemble.manifest.targets
-    units = (f"{name} in {targets[name].unit or 'unknown units'}" for name in ensemble.calibrations)
-    say(f"{', '.join(units)}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
+    units = {name: targets[name].unit or "unknown units" for name in ensemble.calibrations}
+    for name, classes in ((name, targets[name].classes) for name in [*units]):
+        if classes:
+            del units[name]
+            say(f"{name}: _probability_ of {', '.join(classes)}; _predicted is the most probable")
+    if units:
+        told = ", ".join(f"{name} in {unit}" for name, unit in units.items())
+        say(f"{told}; _lo to _hi is the {ensemble.coverage * 100:g} % interval")
 
 
 def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Written:
@@ -352,11 +358,12 @@ def select(
 
     The structure about which the members disagree most comes first. Each further one has the
     largest product of disagreement and distance from those selected before, by node features. Each
-    is written with its `file`, its position in it as `frame`, and its `disagreement`, 1
-    where structures begin to be flagged. From a GraphStore it has `split` and `graph_id`
-    instead of the first two.
+    is written with its `file`, its position in it as `frame`, its `id` if it has one, and its
+    `disagreement`, 1 where structures begin to be flagged. From a GraphStore it also has `split`
+    and `graph_id`.
     """
     from hydragnn_flow.data import GraphStore
+    from hydragnn_flow.data.sources.structures import name_of
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
     from hydragnn_flow.ensemble.predictions.files import check_keeps_input
@@ -373,15 +380,20 @@ def select(
         ensemble = Ensemble.load(run_dir, data_set=data_set)
         opened = open_path(structures, ensemble.manifest)
         if isinstance(opened, GraphStore):
-            records, (file, frame) = store_records(opened), ("split", "graph_id")
+            records = store_records(opened)
+            origins = [
+                {"split": one.file, "graph_id": one.frame, **one.found.values}
+                for one in records.values()
+            ]
         else:
-            records, (file, frame) = readable_records(ensemble, opened, say), ("file", "frame")
+            records = readable_records(ensemble, opened, say)
+            origins = [
+                {"file": one.file, "frame": one.frame, "id": name_of(one.found.values)}
+                for one in records.values()
+            ]
         atoms = [record.atoms for record in records.values()]
         with naming(structures, records):
             selection = select_structures(ensemble, atoms, n, names=list(records))
-        origins: list[dict[str, str | int]] = [
-            {file: str(one.file), frame: one.frame} for one in records.values()
-        ]
         labels = {
             key
             for target in ensemble.calibrations

@@ -55,9 +55,10 @@ def init(
         files = write_config(config, here)
     sizes = ", ".join(f"{size:,} for {role}" for role, size in finding.sizes.items())
     targets = (
-        f"{label.name} [{label.unit or 'unit unknown'}]"
+        f"{label.name} [{told or label.unit or 'unit unknown'}]"
         + (f" from {label.key}" if label.key != label.name else "")
         for label in config.targets
+        for told in (f"classes {', '.join(label.classes)}" if label.classes else "",)
     )
     say(f"data        {finding.used}; structures: {sizes}")
     say(f"atoms       {atoms_told(finding)}")
@@ -86,7 +87,7 @@ def init(
     say(f"wrote       {', '.join(short(file) for file in files)}")
     say("")
     configuration = short(files[0])
-    if not all(label.unit for label in config.targets):
+    if not all(label.unit or label.classes for label in config.targets):
         say(f"Write the missing units into {configuration}, and look at the rest of it. Then:")
     else:
         say(f"Look at {configuration} and correct what is wrong. Then:")

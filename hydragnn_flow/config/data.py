@@ -380,10 +380,11 @@ def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
             return
         for target, described in targets.items():
             other = others[target]
-            if described and other and described.unit != other.unit:
+            here, there = (of and (", ".join(of.classes) or of.unit) for of in (described, other))
+            if described and other and here != there:
                 yield (
-                    f"sources: {target} is in {other.unit} in {first} and in {described.unit} in "
-                    f"{name}; convert one of them"
+                    f"sources: {target} is in {there} in {first} and in {here} in {name}; convert "
+                    f"one of them"
                 )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PlainValidator,
     SerializeAsAny,
@@ -231,14 +232,30 @@ DIVIDED_BY_ATOMS = "_scaled_num_nodes"
 """Part of a name by which HydraGNN marks a quantity that is divided by the number of atoms."""
 
 
+def class_key(value: Any) -> str:
+    """Return the class that a label names, the same for all spellings: ``1`` for 1.0 and true."""
+    text = str(value).strip()
+    text = {"true": "1", "yes": "1", "false": "0", "no": "0"}.get(text.lower(), text)
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+ClassName = Annotated[
+    str, BeforeValidator(lambda name: str(name).lower() if isinstance(name, bool) else str(name))
+]
+"""Type of a field with the name of a class, which may be written as a number, true or false."""
+
+
 class TargetConfig(Section):
     """Target of a source: a labelled quantity that networks can learn, with its unit.
 
-    Instead of a mapping, the unit alone is accepted too.
+    Instead of a mapping, the unit alone is accepted too. A target of classes has no unit.
     """
 
     unit: str
-    """Unit of the values in the file."""
+    """Unit of the values in the file. Required unless there are ``classes``."""
+    classes: tuple[ClassName, ...] = ()
+    """Classes (categories) that the label names, such as ``[insulator, metal]``: text, whole
+    numbers, or true and false, which are also 1 and 0. A network learns their probabilities."""
     key: str | None = Field(default=None, min_length=1)
     """Name of the label in the file; by default the name of the target."""
     level: Literal["graph", "node"] | None = None
@@ -253,6 +270,8 @@ class TargetConfig(Section):
     def _unit_alone(cls, value: Any) -> Any:
         if isinstance(value, str):
             return {"unit": value}
+        if isinstance(value, dict) and value.get("classes"):
+            return {"unit": "", "extensive": False} | value
         if not isinstance(value, (dict, cls)):
             raise ValueError(f"give the unit, or unit and key, got {value!r}")
         return value
@@ -260,6 +279,13 @@ class TargetConfig(Section):
     def _conflicts(self) -> Iterator[str]:
         if self.extensive and self.level == "node":
             yield "extensive applies to targets of structures, and this one is of atoms; remove it"
+        if not self.classes:
+            return
+        if self.unit or self.extensive:
+            yield "classes have no unit and are no sum over atoms; remove unit and extensive"
+        if len(set(map(class_key, self.classes))) < max(len(self.classes), 2):
+            named = ", ".join(self.classes)
+            yield f"classes must be two or more that differ, got {named}; correct them"
 
     @property
     def is_extensive(self) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import Level, TargetConfig, good_names
+from hydragnn_flow.config.sources import Level, TargetConfig, class_key, good_names
 from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
 from hydragnn_flow.data.sources.layouts import layouts
 from hydragnn_flow.data.sources.structures import Found
@@ -76,7 +77,10 @@ class Label:
     unit: str
     """Unit; empty if the files do not state it."""
     doubtful: bool = False
-    """True if the values are whole numbers or all the same, as identifiers and settings are."""
+    """True if the values are whole numbers or all the same, as identifiers and settings are, or
+    classes."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, if the values are true or false, 0 or 1, or a few words."""
     lacking: str = ""
     """How many structures have it, in words, if some do not."""
     say_level: bool = False
@@ -121,6 +125,14 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         name = _plain(key)
         if name in _NO_LABELS or (not wanted and _IDS.search(name)):
             continue
+        classes = (
+            ()
+            if wanted or _NO_CLASSES.search(name)
+            else _classes([one.values.get(key) for one in structures])
+        )
+        if classes:
+            found.append(Label(_name(key), key, "graph", len(classes), "", True, classes))
+            continue
         labels = [_label(one, key) for one in structures]
         values = [value for value in labels if value is not None]
         if not wanted and _is_counter(name, values):
@@ -156,6 +168,26 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)
     return found, unusable
+
+
+# Words for sets of data and for what the structure tells.
+_NO_CLASSES = re.compile(r"formula|composition|config|group|split|file|path|source|method|unit")
+
+
+def _classes(values: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of classes, if values are 0 and 1, true and false, or a few other words.
+
+    Each word occurs twice or more.
+    """
+    if any(value is None or np.ndim(value) for value in values):
+        return ()
+    counts = Counter(map(class_key, values))
+    names = {class_key(value): str(value).strip() for value in values}
+    words = {key: name for key, name in names.items() if not _NUMBER.fullmatch(name)}
+    if names.keys() == {"0", "1"}:
+        return tuple(words[key].lower() if key in words else key for key in ("0", "1"))
+    few = 2 <= len(names) <= 10 and min(counts.values()) > 1 and len(words) == len(names)
+    return tuple(sorted(names.values())) if few and "nan" not in names else ()
 
 
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*([deDE][-+]?\d+)?\s*")

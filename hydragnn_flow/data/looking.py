@@ -166,7 +166,7 @@ def _look_at_store(files: Files) -> Finding:
         elements=_symbols(manifest.elements),
         atoms=(min(numbers), float(np.mean(numbers)), max(numbers)),
         labels=[
-            Label(name, name, target.level, target.dim, target.unit)
+            Label(name, name, target.level, target.dim, target.unit, classes=target.classes)
             for name, target in manifest.targets.items()
         ],
         radius=longest,

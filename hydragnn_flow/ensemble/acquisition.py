@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +89,7 @@ def write_selection(
     path: Path,
     selection: Selection,
     structures: Sequence[Atoms],
-    origins: Sequence[Mapping[str, str | int]],
+    origins: Sequence[Mapping[str, Any]],
     labels: Collection[str],
 ) -> None:
     """Write selected structures to an extended XYZ file, in the order of selection, unlabelled.
@@ -103,7 +104,8 @@ def write_selection(
         Structures that the selection was made from.
     origins
         Values that say where each structure comes from, by name, such as `file`, and `frame`, its
-        index in the file. They and `disagreement` are written with each selected structure.
+        index in the file. They and `disagreement` are written with each selected structure, but
+        for values that are None.
     labels
         Names of the labels to leave out; results of calculators are left out anyway.
     """
@@ -113,7 +115,7 @@ def write_selection(
         for name in labels:
             atoms.info.pop(name, None)
             atoms.arrays.pop(name, None)
-        atoms.info |= origins[i]
+        atoms.info |= {name: value for name, value in origins[i].items() if value is not None}
         atoms.info["disagreement"] = float(selection.disagreement[i])
         chosen.append(atoms)
     write_text(path, extended_xyz(chosen))

@@ -42,7 +42,7 @@ from hydragnn_flow.ensemble.uncertainty.calibration import (
 )
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
 from hydragnn_flow.files import json_text, write_text
-from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
+from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.predict import join_members, labels_of, predict_batches, split_batches
 
 # Powers of a member's criterion: from equal weights to the best member nearly alone.
@@ -269,8 +269,9 @@ def finish_ensemble(
     coverage = config.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
     models, kept = tuple(model for model, _ in loaded), [found for _, found in loaded]
-    trivial = trivial_errors(store["trainset"], store.manifest, config.criterion)
-    criterion = Criterion.of(network, store.manifest, trivial, config.criterion)
+    judged_by = criterion_for(config.criterion, network, store.manifest)
+    trivial = trivial_errors(store["trainset"], store.manifest, judged_by)
+    criterion = Criterion.of(network, store.manifest, trivial, judged_by)
     split = calibration_split(store)
     fold = folds(len(split))
     known = _predictions(models, kept, split)
@@ -322,7 +323,8 @@ def finish_ensemble(
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
-    tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
+    origins = {GRAPH_ID: test.graph_id, **test.origins_of(np.arange(len(test)))}
+    tested = predict_graphs(ensemble, store, [test], origins, predictions)
     chunk = lay_out(ensemble, tested, with_members=True)
     with PredictionFiles([folder_out / "test.parquet", folder_out / "test.csv"]) as files:
         files.fill([chunk])
@@ -391,7 +393,8 @@ def _of_data_sets(
             rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
-            error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())
+            rows = rows & ~np.isnan(predicted.lo).any(axis=1)  # classes have no intervals
+            error["coverage"] = float(inside[rows].mean()) if rows.any() else None
         if errors:
             found[name] = errors
     return found
@@ -437,13 +440,13 @@ def _test(
         known = np.isfinite(predicted.mean)
         if not known.any():
             continue
-        row: dict[str, Any] = {
-            "unit": manifest.targets[name].unit,
-            "coverage": measured_coverage(references[name], predicted),
-        }
+        target = manifest.targets[name]
+        kind = "brier" if target.classes else "mae"
+        held = None if target.classes else measured_coverage(references[name], predicted)
+        row: dict[str, Any] = {"unit": target.unit, "coverage": held}
         for who, values in compared.items():
-            error = np.abs(values[name] - references[name])
-            row[f"mae_{who}"] = float(error[known].mean())
+            error = target.sizes_of(values[name] - references[name])
+            row[f"{kind}_{who}"] = float(error[known].mean())
             if manifest.is_extensive(name):
                 row[f"mae_per_atom_{who}"] = float((error / n_atoms[:, None])[known].mean())
         if predicted.aleatoric_std is not None:

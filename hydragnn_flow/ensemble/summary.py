@@ -22,6 +22,8 @@ SUMMARY = "ensemble.json"
 VERSION = 6
 ENSEMBLE = "ensemble"
 """Name of the ensemble among the models whose test errors are compared."""
+CLASS_MEASURES = ("accuracy", "auc", "ece")
+"""Names of the measures of targets of classes."""
 
 
 class _Member(msgspec.Struct):

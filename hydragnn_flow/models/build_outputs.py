@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from hydragnn_flow.config.network import (
@@ -157,14 +158,12 @@ def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
             statistics.targets[name]
             for statistics in manifest.statistics.of_branches(config.branches)
         ]
-        outputs.append(
-            Output(
-                name,
-                level,
-                tuple(tuple(found.mean) for found in of_branches),
-                tuple(tuple(found.std) for found in of_branches),
-            )
-        )
+        means = tuple(tuple(found.mean) for found in of_branches)
+        stds = tuple(tuple(found.std) for found in of_branches)
+        if target.classes:  # a class may be missing in one data set
+            means = tuple(tuple(math.log(max(p, 1e-4)) for p in shares) for shares in means)
+            stds = tuple((1.0,) * target.dim for _ in means)
+        outputs.append(Output(name, level, means, stds, bool(target.classes)))
     return outputs
 
 

@@ -244,13 +244,16 @@ class Output:
         Level of the target's rows, ``graph`` or ``node``.
     mean, std
         Mean and standard deviation over the training structures, by branch and component, in the
-        target's unit.
+        target's unit. For classes, logarithm of each class's share, and 1.
+    of_classes
+        True if the components are the probabilities of classes.
     """
 
     name: str
     level: str
     mean: tuple[tuple[float, ...], ...]
     std: tuple[tuple[float, ...], ...]
+    of_classes: bool = False
 
     @property
     def dim(self) -> int:
@@ -379,6 +382,7 @@ class Rescale(nn.Module):
         self.name = output.name
         self.noise = noise
         self.exact = output.level == "graph"
+        self.of_classes = output.of_classes
         self.register_buffer("mean", pack_by_branch(output.mean))
         self.register_buffer("std", pack_by_branch(output.std))
 
@@ -393,10 +397,13 @@ class Rescale(nn.Module):
             of_branch(unpack_exact(values).to(raw.dtype), branch)
             for values in (self.mean, self.std)
         )
-        if not self.noise:
-            return {self.name: raw * std + mean}
-        value, noise = raw.chunk(2, dim=1)
-        return {self.name: value * std + mean, self.name + NOISE_SUFFIX: deviations(noise) * std}
+        value, *noise = raw.chunk(1 + self.noise, dim=1)
+        value = value * std + mean
+        if self.of_classes:  # their noise is in the probabilities
+            return {self.name: value.softmax(dim=1)}
+        if not noise:
+            return {self.name: value}
+        return {self.name: value, self.name + NOISE_SUFFIX: deviations(noise[0]) * std}
 
 
 def deviations(raw: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Measures = Mapping[str, Any]
 """Estimates by name of the measure, as in `measures` of `ensemble.json` for a target."""
 # Columns of a predictions table that say what a structure is.
-_ABOUT = ("file", "frame", "formula", "note")
+_ABOUT = ("file", "frame", "id", "formula", "note")
 
 
 class TargetValues(NamedTuple):
@@ -70,7 +70,7 @@ def targets_of(table: pd.DataFrame) -> list[TargetValues]:
     suffixes = {"": "reference", **{f"_{name}": name for name in ("mean", "std", "lo", "hi")}}
     found = []
     for name, components in table.attrs["components"].items():
-        if not all(component in table for component in components):
+        if not all(f"{one}_mean" in table and one in table for one in components):
             continue
         columns = [
             table[["graph_id", *(f"{component}{suffix}" for suffix in suffixes)]].set_axis(

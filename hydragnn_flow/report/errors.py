@@ -12,7 +12,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hydragnn_flow.ensemble.summary import ENSEMBLE, failed_sentences
+from hydragnn_flow.ensemble.summary import CLASS_MEASURES, ENSEMBLE, failed_sentences
 from hydragnn_flow.report.gcd_time import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
 
@@ -42,8 +42,14 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
     changes = [changed(target["change"][single]) for target in targets]
     # The unit % is in the first column, so that errors and changes need at most 23 characters.
     rows.append([f"against {short_name(single)}, %", "", *changes])
-    held = [percent(of["coverage"]) for of in tested]
-    rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
+    held = [_held(of) for of in tested]
+    if any(held):
+        rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
+    measured = [summary["measures"][target["target"]]["measures"] for target in targets]
+    for measure in CLASS_MEASURES:
+        if any(measure in of for of in measured):
+            values = (with_interval(of[measure]) if measure in of else "" for of in measured)
+            rows.append([measure_name(measure), "", *values])
     known = [of.get("aleatoric_std") for of in tested]
     noise = [
         f"{number(std)} {of['unit']}" if std else "" for std, of in zip(known, tested, strict=True)
@@ -69,7 +75,7 @@ def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
         mae = [of["mae"][ENSEMBLE] for of in known if of]
         mean = number(sum(of["value"] for of in mae) / len(mae)) if mae else ""
         table[heading] = [*(with_interval(of["mae"][ENSEMBLE]) if of else "" for of in known), mean]
-        table[f"{name}: hold"] = [*(percent(of["coverage"]) if of else "" for of in known), ""]
+        table[f"{name}: hold"] = [*(_held(of) if of else "" for of in known), ""]
     return pd.DataFrame(table)
 
 
@@ -194,6 +200,10 @@ def changed(estimate: Estimate) -> str:
         if of is not None
     )
     return f"{value} ({' to '.join(ends)})" if len(ends) == 2 else value
+
+
+def _held(tested: Mapping[str, Any]) -> str:
+    return "" if tested["coverage"] is None else percent(tested["coverage"])
 
 
 def _labels(summary: Summary) -> list[str]:

@@ -208,13 +208,14 @@ def render(run: RunFiles) -> str:
     coverage = summary["coverage"] if summary else run.coverage or 0.0
     spent, targets = run.stage.gcd_time, test_targets(run)
     columns = [c for table in (run.graphs, run.nodes) if table is not None for c in table.columns]
+    classes = [str(c).removesuffix("_predicted") for c in columns if str(c).endswith("_predicted")]
     return pages.get_template("report.html.j2").render(
         vars(errors) | vars(figures) | vars(gcd_time),
         run=run,
         summary=summary,
         own=own,
         trials=trials_table(own),
-        targets={target.name.removesuffix(" per atom") for target in targets},
+        targets={target.name.removesuffix(" per atom") for target in targets}.union(classes),
         worst=accuracy.worst_structures(targets, run.graphs, run.nodes),
         spent=spent,
         pictures=pictures(run, targets, coverage, spent),
@@ -234,6 +235,7 @@ def render(run: RunFiles) -> str:
         nodes=gcd_time.nodes_cost(run.directory),
         started_from=directory.started_from(),
         columns=[str(c).removesuffix("_mean") for c in columns if str(c).endswith("_mean")],
+        classes=classes,
     )
 
 

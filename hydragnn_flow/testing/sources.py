@@ -110,7 +110,11 @@ class SourceSuite:
             assert len(records) == chunk.stop - chunk.start
 
     def test_any_range_of_a_chunk_can_be_read(self, source_config: DataConfig) -> None:
-        """Check that any range of the records of a chunk can be read alone and repeatedly."""
+        """Check that any range of the records of a chunk can be read alone and repeatedly.
+
+        Records are numbered from ``first`` of the chunk on, as those of other data sets may come
+        before.
+        """
         source = open_source(source_config, 0)
         for chunk in source.chunks()[:3]:
             records = list(source.read(chunk))
@@ -118,6 +122,8 @@ class SourceSuite:
             for start, stop in {(0, 1), (n - 1, n), (n // 3, n // 3 + 1), (n // 2, n)}:
                 some = list(source.read(replace(chunk, start=first + start, stop=first + stop)))
                 self._same(some, records[start:stop])
+            (later,) = source.read(replace(chunk, stop=first + 1, first=chunk.first + 100))
+            assert later.index == records[0].index + 100
 
     def test_records_say_what_they_are(self, source_config: DataConfig) -> None:
         """Check that a record's index, origin, targets and features agree with its source."""

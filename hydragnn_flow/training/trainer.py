@@ -27,7 +27,7 @@ from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
-from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
+from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
@@ -115,7 +115,7 @@ class Trainer:
         self.model: nn.Module = model
         self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
         self.loss = Loss(network, store.manifest, device)
-        name = spec.validation.criterion
+        name = criterion_for(spec.validation.criterion, network, store.manifest)
         for function in spec.validation.functions:
             import_class(function)  # before anything is trained
         self.metrics = Metrics(self.loss.targets, store.manifest, name)

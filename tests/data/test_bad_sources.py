@@ -150,7 +150,7 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_counted(tmp_path, na
         if changes.keys() <= section.keys():
             spoilt = values.model_validate(values.model_dump() | {"source": section | changes})
             with pytest.raises(
-                InputError, match=rf"test\..*: structure 0 has no {what} \(.*({near})"
+                InputError, match=rf"test\..*: structure 0( \(id \d\))? has no {what} \(.*({near})"
             ) as caught:
                 open_source(spoilt, seed=0).chunks()
             setting = {"targets": "targets.enrgy.key"}.get(*changes, *changes)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from campaign_cases import CONFIG
+from console_cases import Console
 from layout_cases import CASES, crystals
 
 from hydragnn_flow import load_config
@@ -63,14 +64,14 @@ def test_a_layout_is_found_and_read(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_layout_is_run(name, tmp_path, console, monkeypatch):
+def test_a_layout_is_run(name, tmp_path, monkeypatch, capsys):
     first(name, tmp_path)
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "first.yaml"
     values = yaml.safe_load(file.read_text())
     values |= {"search": CONFIG["search"], "ensemble": CONFIG["ensemble"] | {"coverage": 0.5}}
     file.write_text(yaml.safe_dump(values))
-    assert "ensemble of" in console.says("run", file)
+    assert "ensemble of" in Console(tmp_path, monkeypatch, capsys).says("run", file)
 
 
 @pytest.mark.skipif(bool(importlib.util.find_spec("ase_db_backends")), reason="it is installed")

@@ -226,6 +226,24 @@ def test_counters_and_identifiers_are_no_labels(keys, values):
 
 
 @pytest.mark.parametrize(
+    ("key", "values", "classes"),
+    [
+        ("metal", [True, False, True, True], ("false", "true")),
+        ("metal", ["1.0", "0.0", "1.0", "0.0"], ("0", "1")),
+        ("is stable", ["Yes", "No", "Yes", "No"], ("no", "yes")),
+        ("phase", ["hcp", "fcc", "fcc", "hcp"], ("fcc", "hcp")),
+        ("phase", ["hcp", "fcc", "fcc", "bcc"], None),
+        ("phase", ["fcc", "fcc", "hcp", None], None),
+        ("formula", ["CuAu", "CuAg", "CuAg", "CuAu"], None),
+        ("metal", [0, 2, 2, 0], ()),
+    ],
+)
+def test_few_words_and_flags_are_classes(key, values, classes):
+    labels, _ = find_labels([Found(bulk("Cu"), {key: value}) for value in values])
+    assert [label.classes for label in labels] == ([] if classes is None else [classes])
+
+
+@pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"energy": "0.59D+00"}, "in 0 of 2 .* Fortran's exponent .write e"),

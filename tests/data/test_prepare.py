@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import ase.db
 import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.geometry import find_mic
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
+from hydragnn_flow.data import GraphStore, check_store, prepare_store, store_summary, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.data.reading.inspection import left_out
@@ -307,23 +309,24 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
         assert np.array_equal(store[name].target("energy"), whole[name].target("energy"))
 
 
+def side_by_side(requests):
+    """Run tasks side by side, which end in any order."""
+
+    def run(number):
+        run_task(requests[number])
+        return number
+
+    with ThreadPoolExecutor(3) as pool:
+        for future in as_completed(pool.submit(run, number) for number in requests):
+            yield future.result()
+
+
 def test_the_store_is_the_same_however_it_was_divided_among_tasks(
     tmp_path, whole, monkeypatch, same
 ):
-    """And though tasks run side by side and end in any order."""
-
-    def workers(requests):
-        def run(number):
-            run_task(requests[number])
-            return number
-
-        with ThreadPoolExecutor(3) as pool:
-            for future in as_completed(pool.submit(run, number) for number in requests):
-                yield future.result()
-
     monkeypatch.setattr(preparing, "_FEWEST", 1)
     monkeypatch.setattr(preparing, "_SHARD_BYTES", 50_000)
-    many = prepare(tmp_path / "many", generated(structures=MANY), workers=workers)
+    many = prepare(tmp_path / "many", generated(structures=MANY), workers=side_by_side)
     assert len(whole.manifest.shards) == 1
     assert len(many.manifest.shards) > 3
     for name in whole.splits:
@@ -592,3 +595,63 @@ def test_files_without_a_label_are_left_out_wherever_they_are(tmp_path):
     store = prepare(tmp_path / "s", DataConfig.model_validate(values), cutoff=5.0)
     assert sum(split.graphs for split in store.manifest.splits.values()) == 18
     assert "types" not in store.manifest.provenance["source"]  # older stores know nothing of them
+
+
+def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
+    """Though structures are left out, divided, shuffled among tasks and joined with others."""
+    made = alloys(80)
+    for atoms in made:
+        atoms.pbc = True
+        atoms.info["name"] = f"{atoms.symbols} {atoms.get_potential_energy():.3f}"
+    del made[3].calc.results["energy"]
+    relabel(made[7], "energy", lambda e: e + 2000)
+    for name, some in (("a-2", made[:20]), ("a-10", made[20:40]), ("test", made[40:50])):
+        ase.io.write(tmp_path / f"{name}.xyz", some)
+    ase.io.write(tmp_path / "b.db", made[50:])
+    del ase.db.connect(tmp_path / "b.db")[4]
+    one = {"format": "ase", "targets": {"energy": "eV", "forces": "eV/Å"}}
+    sources = [
+        {"name": "b", **one, "train": "b.db", "split": {"val": 0.2, "test": 0.2}},
+        {"name": "a", **one, "train": "a-*.xyz", "test": "test.xyz", "split": {"val": 0.2}},
+    ]
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr(preparing, "_SHARD_BYTES", 20_000)
+    config = DataConfig(sources=sources, path=tmp_path, suspicious="leave_out")
+    store = prepare(tmp_path / "s", config, cutoff=5.0, workers=side_by_side)
+    assert len(store.manifest.shards) > 3
+    seen = set()
+    for split in map(store.__getitem__, store.splits):
+        known = split.origins_of(np.arange(len(split)))
+        assert len(set(split.graph_id.tolist())) == len(split)
+        for graph, file, frame, name in zip(split, *known.values(), strict=True):
+            atoms = ase.io.read(file, index=frame)
+            assert graph.x[:, 0].tolist() == atoms.numbers.tolist()
+            moved, _ = find_mic(graph.pos.numpy() - atoms.positions, atoms.cell)
+            assert np.abs(moved).max() < 1e-5
+            assert name == (str(frame + 1 + (frame > 2)) if "b.db" in file else atoms.info["name"])
+            seen.add((Path(file).name, int(frame)))
+    assert len(seen) == 77 == sum(len(store[name]) for name in store.splits)
+    assert not seen & {("a-2.xyz", 3), ("a-2.xyz", 7)}
+    worst = store.manifest.provenance["suspicious"]["worst"]
+    assert worst[0]["where"] == f"{tmp_path}/a-2.xyz: structure 7 (id {made[7].info['name']})"
+
+
+DAMAGE: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cannot be read"),
+    (lambda path: np.memmap(path, np.uint8, "r+").put(60, 63), "CRC"),
+    (lambda path: path.unlink(), "is missing"),
+    (lambda path: shutil.copy(path.with_name("testset.parquet"), path), "has 3 rows for 8 graphs"),
+]
+
+
+@pytest.mark.parametrize(("harm", "sentence"), DAMAGE)
+def test_damaged_origins_are_found(harm, sentence, tmp_path):
+    store = prepare(tmp_path / "s", files(tmp_path))
+    assert store["trainset"].where(1).endswith("train.xyz: structure 1)")
+    harm(tmp_path / "s" / "origins" / "trainset.parquet")
+    with pytest.raises(StoreError, match=rf"trainset\.parquet .*{sentence}.*prepare it again"):
+        check_store(tmp_path / "s")
+    shutil.rmtree(tmp_path / "s" / "origins")  # as in older stores
+    assert check_store(tmp_path / "s")["graphs"] == 13
+    with GraphStore.open(tmp_path / "s") as older:
+        assert older["trainset"].where(1) == "trainset: graph 1"

@@ -1,11 +1,13 @@
 """Structures to label next: how unsure members are, how structures differ; and the command."""
 
 import copy
+import re
 from dataclasses import replace
 from itertools import combinations
 
 import ase.io
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from ase import Atoms
@@ -14,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble.acquisition import descriptors, farthest_points, select_structures
 from hydragnn_flow.ensemble.applicability import Applicability
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
@@ -206,6 +210,37 @@ def test_structures_of_a_store_are_those_it_was_made_of(run, alloy_store, tmp_pa
         again = lively.predict(atoms).graphs
         np.testing.assert_allclose(row["energy_mean"], again["energy_mean"], rtol=1e-4)
         assert "energy" not in again, "the label is to be computed"
+
+
+def test_structures_of_a_store_of_files_are_named_by_file_frame_and_id(run, tmp_path, flow):
+    made = [crystal(symbol, 0.1, seed) for seed in range(6) for symbol in ("Cu", "Au")]
+    for number, atoms in enumerate(made):
+        atoms.info |= {"energy": number / 10, "name": f"mp-{number}"}
+        atoms.arrays["forces"] = np.full((4, 3), number / 10)
+    table, out = tmp_path / "table.csv", tmp_path / "out.extxyz"
+
+    def prepared(name):
+        ase.io.write(tmp_path / f"{name}.extxyz", made)
+        targets = {"energy": "eV", "forces": "eV/Å"}
+        source = {"format": "ase", "train": f"{name}.extxyz", "targets": targets}
+        config = DataConfig(source=source, path=tmp_path, split={"val": 0.3, "test": 0.3})
+        return prepare_store(config, 4.0, None, 0, tmp_path / name)
+
+    store = prepared("known")
+    assert flow("predict", run, store.path, "-o", table)[0] == 0
+    assert flow("select", run, store.path, "-n", 5, "-o", out)[0] == 0
+    rows, atoms = pd.read_csv(table), pd.read_csv(tmp_path / "table_nodes.csv")
+    known = rows.set_index(["split", "graph_id"])[["file", "frame", "id"]]
+    for said in (chosen.info for chosen in ase.io.read(out, ":")):
+        expected = known.loc[(said["split"], said["graph_id"])]
+        assert [said[name] for name in expected.index] == expected.tolist()
+    for row in rows.to_dict("records") + atoms.to_dict("records"):
+        assert row["id"] == ase.io.read(row["file"], row["frame"]).info["name"]
+        assert row.get("energy", row.get("forces_x")) == pytest.approx(int(row["id"][3:]) / 10)
+    made[3].symbols = "W4"
+    code, _, wrong = flow("select", run, prepared("strange").path, "-n", 5, "-o", out)
+    named = r"set: graph \d \(.*strange.extxyz: structure 3 \(id mp-3\)\): .*W"
+    assert code == 2 and re.search(named, wrong)
 
 
 def test_what_it_refuses(run, folder, monkeypatch, flow):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -104,6 +105,8 @@ def test_the_summary_tells_of_each_data_set(run, store):
     found = summary["data_sets"]
     table = pd.read_parquet(run / "predictions" / "test.parquet")
     atoms = store["testset"].n_atoms
+    files = [Path(file).name for file in table["file"]]
+    assert files == [("", "far.extxyz")[branch] for branch in store["testset"].branch]
     for name in (PLAIN, FAR):
         rows = (table["data_set"] == name).to_numpy()
         mae = 1000 * np.mean(np.abs(table["energy_error"][rows]) / atoms[rows])

@@ -129,6 +129,8 @@ def test_one_value_without_spread_can_be_drawn():
 def test_the_worst_structures_are_those_with_the_largest_errors():
     graphs, nodes = predictions(20)
     graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
+    graphs["file"], graphs["frame"], graphs["id"] = "a.xyz", range(40, 60), None
+    graphs.loc[7, "id"] = "mp-7"
     graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0
     atom = nodes.index[nodes["graph_id"] == graphs["graph_id"][3]][2]
     nodes.loc[atom, "forces_z_mean"] = nodes["forces_z"][atom] - 30.0
@@ -137,6 +139,7 @@ def test_the_worst_structures_are_those_with_the_largest_errors():
     first = table.groupby("target").head(1).set_index("target", drop=False)
     energy, forces = first.loc["energy [eV]"], first.loc["forces [eV/Å]"]
     assert (energy["structure"], energy["formula"]) == (graphs["graph_id"][7], "Cu7")
+    assert [*energy[["file", "frame", "id"]]] == ["a.xyz", 47, "mp-7"]
     assert energy["|error|"] == energy["largest"] == pytest.approx(9.0)
     assert energy["|error| / deviation"] == pytest.approx(9.0 / graphs["energy_std"][7])
     assert (forces["structure"], forces["largest"]) == (graphs["graph_id"][3], pytest.approx(30.0))

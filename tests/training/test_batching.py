@@ -21,13 +21,15 @@ class Sizes:
 
     n_atoms: NDArray[np.int64]
     n_edges: NDArray[np.int64]
-    name: str = "trainset"
 
     def __len__(self):
         return len(self.n_atoms)
 
     def atoms_of(self, graphs):
         return self.n_atoms[graphs]
+
+    def where(self, graph):
+        return f"trainset: graph {graph}"
 
     def edges_of(self, graphs):
         return self.n_edges[graphs]

@@ -167,7 +167,6 @@ class Synthetic:
     """An index that knows the sizes of graphs, keeps none of them, and counts what is asked."""
 
     size: int
-    name: str = "trainset"
     asked: int = 0
 
     def __len__(self):
@@ -176,6 +175,9 @@ class Synthetic:
     def atoms_of(self, graphs):
         self.asked += len(graphs)
         return 1 + graphs % 97
+
+    def where(self, graph):
+        return f"trainset: graph {graph}"
 
     def edges_of(self, graphs):
         return 10 * self.atoms_of(graphs)

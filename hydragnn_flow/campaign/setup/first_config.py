@@ -282,7 +282,7 @@ def _network(
             "task_weights": [1.0],
         }
         # Heads that predict their noise erred less on perov_5, and their uncertainties were better.
-        loss = {"loss_function_type": "GaussianNLLLoss", "nll_beta": 0.5}
+        loss = {} if target.classes else {"loss_function_type": "GaussianNLLLoss", "nll_beta": 0.5}
     return {
         "NeuralNetwork": {
             "Architecture": architecture,
@@ -314,7 +314,8 @@ def _noted(text: str, comment: str) -> str:
 
 
 def _target(label: Label) -> str:
-    known = {"unit": label.unit} | ({"key": label.key} if label.key != label.name else {})
+    known: dict[str, Any] = {"classes": [*label.classes]} if label.classes else {"unit": label.unit}
+    known |= {"key": label.key} if label.key != label.name else {}
     known |= {"level": label.level} if label.say_level else {}
     return f"{label.name}: {_plain(known)}"
 

@@ -257,9 +257,13 @@ def in_place(
             keys[name] = _rows_like(keys["x"], width)
         else:
             keys[name] = _of_graphs("float64", () if width == 1 else (width,))
-        described[name] = Target(
-            level=level, dim=width, unit=known.unit, extensive=known.is_extensive
-        )
+        if known.classes and width != len(known.classes):
+            raise InputError(
+                f"{path}: {name!r} has {width} numbers for {len(known.classes)} classes, and "
+                f"networks learn one for each; {_COPY}"
+            )
+        about = known.model_dump(include={"unit", "classes"})
+        described[name] = Target(level=level, dim=width, extensive=known.is_extensive, **about)
     splits = {name: found.splits[name] for name in SPLIT_OF_ROLE.values() if name in found.splits}
     for name in SPLIT_OF_ROLE.values():
         if name != CALIBRATION and not splits.get(name, SplitSize()).graphs:

@@ -20,7 +20,13 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.neighbours import Truncation
-from hydragnn_flow.data.preparing.suspicious import Doubts, check_refused, judge, sentences
+from hydragnn_flow.data.preparing.suspicious import (
+    TASK_ORIGINS,
+    Doubts,
+    check_refused,
+    judge,
+    sentences,
+)
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
@@ -40,6 +46,7 @@ from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
+from hydragnn_flow.data.store.origins import divide_origins
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
@@ -138,7 +145,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 7
+_RECORDS = 8
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -251,6 +258,9 @@ def prepare_store(
                 if not (staging / shard.path).exists():  # moved before this process began
                     folder = tasks / shard.path.split(".")[0]
                     (folder / shard.path).rename(staging / shard.path)
+            if any(chunk.file for chunk in chunks):
+                splits = [name for unit in units for name in load_split(unit)]
+                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging)
         first = records[0]
         described = Description(
             targets=first["targets"],

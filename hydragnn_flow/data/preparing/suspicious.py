@@ -6,7 +6,6 @@ them together, on scales that a tenth of wrong ones cannot change.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +22,12 @@ from scipy.sparse import csr_array, diags_array
 from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import ENERGY, GRAPH_ATTR, Target
+from hydragnn_flow.data.store.origins import where_of
 from hydragnn_flow.data.store.statistics import are_isolated, atomic_numbers, target_array
 from hydragnn_flow.errors import InputError
 
-ORIGINS = "origins.json"
-"""Name of the file in a task's directory with the file and number of each of its structures."""
+TASK_ORIGINS = "origins.parquet"
+"""Name of the file in a task's directory with the origin of each of its structures."""
 
 
 def survey(
@@ -163,7 +163,7 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     Parameters
     ----------
     folders
-        Directory of each task, with the file `ORIGINS`.
+        Directory of each task, with the file `TASK_ORIGINS`.
     records
         Record of each task, with its ``survey`` and ``targets``.
     treatment
@@ -185,8 +185,8 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     worst = []
     for i in np.argsort(-most, kind="stable")[: min(n, 5)].tolist():
         task = int(np.searchsorted(ends, i, side="right"))
-        origins = json.loads((folders[task] / ORIGINS).read_text(encoding="utf-8"))
-        worst.append({"where": origins[i - ends[task]], "why": checks[which[i]].why(i)})
+        where = where_of(folders[task] / TASK_ORIGINS, int(i - ends[task]))
+        worst.append({"where": where, "why": checks[which[i]].why(i)})
     if treatment == "leave_out" and everywhere:
         raise InputError(f"data.suspicious would leave most structures out: {everywhere[0]}")
     everywhere = [*_without_label(records), *everywhere]

@@ -36,7 +36,7 @@ from hydragnn_flow.data.graphs import (
     truncation_of,
 )
 from hydragnn_flow.data.neighbours import Truncation, are_resolved
-from hydragnn_flow.data.preparing.suspicious import ORIGINS, joined, survey
+from hydragnn_flow.data.preparing.suspicious import TASK_ORIGINS, joined, survey
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
@@ -50,6 +50,7 @@ from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest, Target
+from hydragnn_flow.data.store.origins import Origin, save_origins
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
 from hydragnn_flow.errors import InputError, StoreError
@@ -116,7 +117,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     own_edges, truncation = False, Truncation()
     doubtful = np.zeros(chunk.stop - chunk.start, dtype=np.bool_)
     doubtful[request["doubtful"]] = True
-    surveys, origins = [], []
+    surveys = []
+    origins: list[Origin] = []
     with closing(store):  # closes its files, but keeps the index of their rows
         for first in range(chunk.start, chunk.stop, 64):
             last = min(first + 64, chunk.stop)
@@ -126,13 +128,13 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             some = slice(first - chunk.start, last - chunk.start)
             statistics.update(columns, split == TRAIN, doubtful[some])
             surveys.append(survey(columns, manifest.targets, manifest.has_atoms))
-            origins += where
+            origins += map(Origin, where, itertools.repeat(chunk.file), range(first, last))
             for graph, origin in zip(graphs, where, strict=True):
                 _check(graph, manifest, origin, within[0])
                 own_edges = own_edges or has_own_edges(graph, *within)
                 truncation += truncation_of(graph, within[0])
             refuse_cut_lists(request, truncation, own_edges)
-    write_json(directory / ORIGINS, origins)
+    save_origins(directory / TASK_ORIGINS, origins)
     return {
         "statistics": statistics,
         "survey": joined(surveys),
@@ -295,7 +297,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     groups: list[str | None] = []
     data_sets: list[int] = []
     own_edges = False
-    origins: list[str] = []
+    origins: list[Origin] = []
     encoded: bool | None = None
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
@@ -303,24 +305,25 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     with ShardSeries(
         directory, _names("graphs"), [_ALL], name=_ALL, dtypes="hydragnn", described=described
     ) as series:
-        for chunk in request["chunks"]:
-            for record in source.read(Chunk(**chunk)):
+        for chunk in (Chunk(**chunk) for chunk in request["chunks"]):
+            for record in source.read(chunk):
                 graph = record.graph(*within)
                 own_edges = own_edges or record.has_own_edges(graph, *within)
                 truncation += record.truncation(graph, *within)
                 if k := request["encodings"]:
                     encoded = _encoded(graph, k, encoded, record.origin)
                 series.add(_ALL, graph, record.origin)
-                roles.append(chunk["role"])
+                roles.append(chunk.role)
                 groups.append(record.group)
-                origins.append(record.origin)
-                data_sets.append(chunk["data_set"])
+                frame = record.index - chunk.first
+                origins.append(Origin(record.origin, chunk.file, frame, record.id))
+                data_sets.append(chunk.data_set)
         unlabelled: list[str] = getattr(source, "unlabelled", [])
         if not roles:
             return {"what": request["what"], "hash": [], "unlabelled": unlabelled}
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
-    write_json(directory / ORIGINS, origins)
+    save_origins(directory / TASK_ORIGINS, origins)
     hashes: list[str] = []
     formulas: list[str] = []
     surveys = []

@@ -157,6 +157,7 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
     for name, size in store.manifest.splits.items():
         try:
             split, counted = store[name], SplitSize()
+            split.origins_of(np.arange(0))  # raises an error if they are damaged
             for first, last in itertools.pairwise(split.block_bounds.tolist()):
                 batch = split.batch(np.arange(first, last))
                 counted += SplitSize(

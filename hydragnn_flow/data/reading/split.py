@@ -27,6 +27,7 @@ from hydragnn_flow.data.reading.index import (
     lines_of,
 )
 from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.origins import load_origins, named
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError, SelectionError
 
@@ -119,7 +120,7 @@ class GraphSplit:
     Parameters
     ----------
     store
-        Path of the store, for error messages.
+        Path of the store.
     index
         Index of the split, which locates each graph's rows.
     targets
@@ -139,6 +140,7 @@ class GraphSplit:
         open_reader: Callable[[SplitIndex], Reader],
     ) -> None:
         self.name = index.split
+        self._store = Path(store)
         self._where = f"{store}: {index.split}"
         self.mode: Mode = mode
         self._index = index
@@ -190,6 +192,36 @@ class GraphSplit:
         if BRANCH not in self._index.keys:
             return BranchRuns.of_pairs([(0, len(self))])
         return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
+
+    def origins_of(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the origins of structures: the file of each, its index there, and its id.
+
+        Parameters
+        ----------
+        graphs
+            Indices of the graphs in the split, [n].
+
+        Returns
+        -------
+        dict
+            Arrays [n]: ``file``, paths; ``frame``, indices in the file from 0; ``id``, names or
+            None. Empty if the store does not know the origins.
+        """
+        if self._origins is None:
+            return {}
+        some = self._origins.take(graphs)
+        return {name: some[name].to_numpy() for name in some.column_names}
+
+    def where(self, graph: int) -> str:
+        """Return what messages call a graph: its index in the split, and its origin if known."""
+        said = f"{self.name}: graph {graph}"
+        for file, frame, name in zip(*self.origins_of(np.array([graph])).values(), strict=True):
+            said += f" ({named(f'{file}: structure {frame}', name)})" if file else ""
+        return said
+
+    @cached_property
+    def _origins(self) -> Any:
+        return load_origins(self._store, self.name, len(self))
 
     def counts(self, key: str) -> NDArray[np.int64]:
         """Return the number of rows of the tensor ``key`` in each graph, int64 [len].
@@ -354,6 +386,10 @@ class SplitPart:
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of edges of ``graphs`` (indices in this subset), int64 [n]."""
         return self.n_edges[graphs]
+
+    def where(self, graph: int) -> str:
+        """Return what messages call a graph (index in this subset), as :meth:`GraphSplit.where`."""
+        return self._split.where(int(self._graphs[graph]))
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
         """Yield one batch for each selection, an array of indices in this subset."""

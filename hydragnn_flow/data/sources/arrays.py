@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig, is_virial
+from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig, class_key, is_virial
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -372,6 +372,33 @@ def stress_of_virial(value: Any, atoms: ase.Atoms) -> NDArray[np.float64]:
     return -np.asarray(value, np.float64) / float(atoms.cell.volume)
 
 
+def one_hot(value: Any, classes: Sequence[str], level: Level | None = None) -> NDArray[np.float64]:
+    """Convert a label that names classes to 0 and 1: [n_classes], or [n_atoms, n_classes].
+
+    Parameters
+    ----------
+    value
+        Class of the structure, or a list with that of each atom.
+    classes
+        Names of all classes.
+    level
+        Level of the label, ``graph`` or ``node``; if it is None, a list belongs to the atoms.
+
+    Raises
+    ------
+    ValueError
+        If the value names another class. The message is the rest of a sentence.
+    """
+    places = {class_key(name): place for place, name in enumerate(classes)}
+    named = [class_key(one) for one in np.asarray(value).reshape(-1).tolist()]
+    if others := [name for name in named if name not in places]:
+        raise ValueError(f"names the class {others[0]!r}, and not {' or '.join(classes)}")
+    rows = np.eye(len(classes))[[places[name] for name in named]]
+    if level is None:
+        level = "node" if np.ndim(value) else "graph"
+    return rows.reshape(-1) if level == "graph" else rows
+
+
 class LabelCheck:
     """Checker of structures' labels, the values to learn.
 
@@ -423,6 +450,9 @@ class LabelCheck:
             if is_missing(value):
                 raise MissingLabel(f"{origin} has the label {key!r} = {str(value)!r}")
             level = target.level or levels.get(key)
+            if target.classes:
+                labels[name] = self.classes(name, value, origin, level)
+                continue
             if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.shape == (2,):
                 raise InputError(
                     f"{origin} has two whole numbers in its label {key!r}, {value.tolist()}, as if "
@@ -448,6 +478,27 @@ class LabelCheck:
             labels[name] = shaped(value, level, len(atoms))
         self.check(labels, len(atoms), origin)
         return labels
+
+    def classes(
+        self, name: str, value: Any, origin: str, level: Level | None = None
+    ) -> NDArray[np.float64]:
+        """Convert the label of the target ``name`` to 0 and 1, as :func:`one_hot` does.
+
+        Raises
+        ------
+        InputError
+            If the label is NaN or names another class; the message begins with ``origin``.
+        """
+        target = self._targets[name]
+        try:
+            return one_hot(value, target.classes, level)
+        except ValueError as error:
+            if "nan" in map(class_key, np.reshape(value, -1).tolist()):
+                raise MissingLabel(f"{origin} has NaN in its label {name!r}") from None
+            raise InputError(
+                f"{origin}: its label {target.key or name!r} {error}; correct it, or add the class "
+                f"to data.source.targets.{name}.classes"
+            ) from None
 
     def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
         """Check the labels of one structure, given by name of the target.
@@ -495,9 +546,12 @@ class LabelCheck:
 
 
 def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:
-    extensive = known.is_extensive
+    about: dict[str, Any] = known.model_dump(include={"unit", "classes"})
+    about["extensive"] = known.is_extensive
+    if known.classes and label.shape[-1] != len(known.classes):
+        return None
     if label.ndim == 1 and label.size:
-        return Target(level="graph", dim=len(label), unit=known.unit, extensive=extensive)
+        return Target(level="graph", dim=len(label), **about)
     if label.ndim == 2 and len(label) == n_atoms:
-        return Target(level="node", dim=label.shape[1], unit=known.unit, extensive=extensive)
+        return Target(level="node", dim=label.shape[1], **about)
     return None

@@ -36,7 +36,8 @@ class Chunk:
     stop: int
     """Position after the last structure."""
     first: int
-    """Position of the file's first structure among all structures of the role, files in order."""
+    """Position of the file's first structure among all structures of the role, files in order. Data
+    sets are numbered on."""
     data_set: int = 0
     """Index of the data set among ``data.sources``."""
 
@@ -77,6 +78,8 @@ class Record:
     """Node features and edges, if nodes are more than chemical elements."""
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further arrays of the graph by key, before those of ``nodes``."""
+    id: str | None = None
+    """Name of the structure in its file, if it has one there."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """Build the structure's graph: with its own edges, or those up to the length ``cutoff``.

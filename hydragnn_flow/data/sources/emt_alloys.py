@@ -122,7 +122,7 @@ class EmtAlloys:
             labels = _label(atoms)
             origin = f"{self._config.format}: structure {i}"
             self._labels.check(labels, len(atoms), origin)
-            yield Record(atoms, labels, origin, i)
+            yield Record(atoms, labels, origin, chunk.first + i)
 
 
 def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:

@@ -210,6 +210,10 @@ class StoredGraphs:
                 continue
             level = target.level or (known[key].level if key in known else None)
             found[name] = shaped(named(arrays, key, origin), level, n)
+            if target.classes and found[name].shape[-1] == 1:
+                found[name] = self._labels.classes(
+                    name, found[name], origin, "node" if found[name].ndim > 1 else "graph"
+                )
         return found
 
     def _is_packed(self, name: str, key: str, arrays: Collection[str]) -> bool:
@@ -240,7 +244,7 @@ class StoredGraphs:
                 "data.source.targets"
             )
         return {
-            name: TargetConfig(unit=target.unit, level=target.level, extensive=target.extensive)
+            name: TargetConfig(**target.model_dump(exclude={"dim"}))
             for name, target in known.items()
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -147,20 +148,24 @@ class JoinedSources:
         """Return chunks (ranges of structures in a file) of all data sets, one after another.
 
         Structures of one role (split that they are meant for) are numbered on from one data set to
-        the next.
+        the next. Those of all roles are, if data sets have different roles: a split may then have
+        structures of several, and no two get the same number.
         """
-        chunks: list[Chunk] = []
-        before: dict[str, int] = {}
+        found: list[list[Chunk]] = []
         for number, source in enumerate(self._sources):
             with _naming(number, self._names[number]):
-                here = source.chunks()
-            chunks += [
-                replace(chunk, first=chunk.first + before.get(chunk.role, 0), data_set=number)
-                for chunk in here
-            ]
+                found.append(source.chunks())
+        are_alike = len({frozenset(chunk.role for chunk in here) for here in found}) == 1
+        chunks: list[Chunk] = []
+        before = Counter[str]()
+        for number, here in enumerate(found):
+            sizes = Counter[str]()
             for chunk in here:
-                size = chunk.stop - chunk.start
-                before[chunk.role] = before.get(chunk.role, 0) + size
+                role = chunk.role if are_alike else ""
+                first = chunk.first + before[role]
+                chunks.append(replace(chunk, first=first, data_set=number))
+                sizes[role] += chunk.stop - chunk.start
+            before += sizes
         features = [", ".join(source.node_features) for source in self._sources]
         check_alike("node features", dict(zip(self._names, features, strict=True)))
         self.found_targets  # noqa: B018  # raises an error if they differ

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
@@ -23,10 +25,15 @@ from hydragnn_flow.data.sources.arrays import (
 from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
 from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.data.store.origins import named
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
+
+NAMES = ("id", "material_id", "structure_id", "identifier", "name")
+"""Keys under which files and `Atoms.info` may have the name of a structure; the first found is
+used."""
 
 AnySection = TypeVar("AnySection", bound=FilesSection)
 
@@ -55,6 +62,15 @@ class Found(NamedTuple):
     """Level by key, for values whose level the file states."""
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
+
+
+def name_of(values: Mapping[str, Any]) -> str | None:
+    """Return the name of a structure among all values that its file holds; None if it has none."""
+    for key in NAMES:
+        value = values.get(key)
+        if isinstance(value, (str, Integral)) and not isinstance(value, bool):
+            return re.sub(r"\s+", " ", str(value)).strip() or None
+    return None
 
 
 def points(
@@ -205,6 +221,8 @@ class StructureSource(Generic[AnySection]):
                 yield None
 
     def _record(self, found: Found, origin: str, index: int) -> Record:
+        name = name_of(found.values)
+        origin = named(origin, name)
         names = (ATOMIC_NUMBER,) if found.nodes is None else found.nodes.names
         self._features = self._features or names
         if list(names) != list(self._features):
@@ -225,7 +243,7 @@ class StructureSource(Generic[AnySection]):
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        return Record(found.atoms, targets, origin, index, group, found.nodes, keys)
+        return Record(found.atoms, targets, origin, index, group, found.nodes, keys, name)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:

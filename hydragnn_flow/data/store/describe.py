@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hydragnn_flow.data.neighbours import Truncation
+from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import (
     Dtypes,
     Key,
@@ -96,6 +97,9 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
     for shard in content.shards:
         for split, size in shard.splits.items():
             splits[split] = splits.get(split, SplitSize()) + size
+    statistics = content.statistics.statistics()
+    for name, target in targets.items():
+        _check_classes(name, target, statistics.targets[name].mean, splits.get(TRAIN, SplitSize()))
     return Manifest(
         dtypes=dtypes,
         targets=targets,
@@ -109,10 +113,25 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
         branch_names=list(described.branch_names),
         keys=content.keys,
         splits=splits,
-        statistics=content.statistics.statistics(),
+        statistics=statistics,
         provenance=dict(described.provenance or {}),
         shards=content.shards,
     )
+
+
+def _check_classes(name: str, target: Target, shares: Sequence[float], train: SplitSize) -> None:
+    """Raise InputError if a class has fewer than two labels in the training split.
+
+    ``shares`` is the share of each class, [n_classes].
+    """
+    labels = train.graphs if target.level == "graph" else train.atoms
+    for one, share in zip(target.classes, shares, strict=False):
+        if labels and (n := round(share * labels)) < 2:
+            raise InputError(
+                f"target {name!r}: {n} of {labels} training labels name the class {one!r}, and a "
+                f"network cannot learn it from fewer than 2; add some, or leave these structures "
+                f"and the class out of data.source.targets.{name}.classes"
+            )
 
 
 def join_contents(contents: Sequence[Content]) -> Content:
@@ -155,6 +174,7 @@ def _check_target(name: str, target: Target, keys: Mapping[str, Key]) -> None:
         )
     key = keys[name]
     fits = key.node if target.level == "node" else key.rows is not None
+    fits &= len(target.classes) in (0, target.dim)
     if not fits or _size(key, target.level) != target.dim:
         raise InputError(
             f"target {name!r} is said to have {target.dim} component(s) per {target.level}, "

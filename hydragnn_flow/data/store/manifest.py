@@ -57,6 +57,15 @@ class Target(_Record):
     """Unit of the stored numbers; empty if unknown."""
     extensive: bool | None = None
     """True if a graph's value is a sum over its atoms; None if name and unit decide."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, if each component is the probability of one; labels are 0 or 1."""
+
+    def sizes_of(self, residuals: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return sizes of residuals [...]: absolute, or squared for probabilities of classes.
+
+        The mean over the squares is the Brier score of two classes.
+        """
+        return np.asarray(np.square(residuals) if self.classes else np.abs(residuals))
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
         """Repeat values of structures [n], so that each row of the target has one.

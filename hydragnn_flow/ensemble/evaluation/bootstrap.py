@@ -123,16 +123,17 @@ def compare_models(
     -------
     dict
         Values of `errors` in `ensemble.json`, by target, or by ``NAME per atom`` for a target that
-        is a sum over atoms: name of the ``target``, ``unit``, number of ``structures``, ``mae`` by
-        model, and relative ``change`` of the error from each other model to the first (-0.1: the
-        first model's error is a tenth smaller). Both ``mae`` and ``change`` have intervals.
+        is a sum over atoms, or ``NAME Brier score`` (mean square error) for one of classes: name of
+        the ``target``, ``unit``, number of ``structures``, ``mae`` by model, and relative
+        ``change`` of the error from each other model to the first (-0.1: the first model's error is
+        a tenth smaller). Both ``mae`` and ``change`` have intervals.
     """
     names, found = list(predicted), {}
     for target, reference in references.items():
         about = manifest.targets[target]
         structure = about.rows_of(np.arange(len(n_atoms)), n_atoms)
-        errors = np.stack([np.abs(predicted[name][target] - reference) for name in names])
-        label, unit = target, about.unit
+        errors = np.stack([about.sizes_of(predicted[of][target] - reference) for of in names])
+        label, unit = f"{target} Brier score" if about.classes else target, about.unit
         if manifest.is_extensive(target):
             unit, factor = per_atom(about.unit)
             label, errors = f"{target} per atom", errors * (factor / n_atoms[:, None])

@@ -195,6 +195,8 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
         if lost := int((is_labelled > known).any(axis=1).sum()):
             rows = "structures" if len(reference) == n_structures else "atoms"
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
+        if ensemble.manifest.targets[name].classes:
+            continue
         deviations = np.abs(found.mean - reference)[known] / found.std[known]
         if len(deviations) >= 10 and (usual := np.median(deviations)) > 10:
             say(

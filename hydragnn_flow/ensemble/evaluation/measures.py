@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.evaluation.bootstrap import Estimate, drawn_counts, estimate, ratio
-from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.ensemble.summary import CLASS_MEASURES, per_atom
 from hydragnn_flow.ensemble.uncertainty.deviation import gaussian_crps, needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
@@ -64,9 +64,37 @@ def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
         of_intervals = product(("coverage", "width"), _percents(sample))
         names = [*MEASURES, *map("_".join, of_intervals)]
         return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
+    return _estimates(sample, _Counted, seed)
+
+
+def measure_classes(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
+    """Compute measures of predicted probabilities of classes, with 95 % confidence intervals.
+
+    Parameters
+    ----------
+    sample
+        Probabilities of one target, a column for each class, then ``label``, the place of the true
+        class among these columns, and ``structure``.
+    seed
+        Seed of the bootstrap of structures.
+
+    Returns
+    -------
+    dict
+        Estimates by the names of `CLASS_MEASURES`: fraction of labels that the most probable class
+        hits; area under the ROC curve, of more than two classes the mean over each against the
+        rest; and expected calibration error (Guo et al., arXiv:1706.04599), the mean difference
+        between the largest probability and the fraction of hits in 15 intervals of it.
+    """
+    if not len(sample):
+        return dict.fromkeys(CLASS_MEASURES, Estimate(np.nan, np.nan, np.nan))
+    return _estimates(sample, _CountedClasses, seed)
+
+
+def _estimates(sample: pd.DataFrame, kind: type[_Counted], seed: int) -> dict[str, Estimate]:
     # A number whose square is too large has no measures, and a warning would not help.
     with np.errstate(over="ignore", invalid="ignore"):
-        counted = _Counted(sample)
+        counted = kind(sample)
         values = counted.measures(np.ones(counted.n_structures))
         part, factor = _part(sample, counted, seed)
         centre = part.measures(np.ones(part.n_structures))
@@ -109,7 +137,7 @@ def _part(sample: pd.DataFrame, counted: _Counted, seed: int) -> tuple[_Counted,
         sample = sample[rng.random(len(sample)) < _MOST_VALUES / len(sample)]
     elif m >= n:
         return counted, 1.0
-    return _Counted(sample), min(m / n, 1.0) ** 0.5
+    return type(counted)(sample), min(m / n, 1.0) ** 0.5
 
 
 class _Counted:
@@ -118,6 +146,9 @@ class _Counted:
     def __init__(self, sample: pd.DataFrame) -> None:
         numbers, self._structure = np.unique(sample["structure"], return_inverse=True)
         self.n_values, self.n_structures = len(sample), len(numbers)
+        self._prepare(sample)
+
+    def _prepare(self, sample: pd.DataFrame) -> None:
         error = (sample["mean"] - sample["reference"]).to_numpy()
         self._sums = {
             name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
@@ -144,6 +175,36 @@ class _Counted:
             "crps": means["crps"],
             "spearman": _rank_correlation(weights, *(ranks(weights) for ranks in self._ranks)),
             **{name: of for name, of in means.items() if name.startswith(("coverage", "width"))},
+        }
+
+
+class _CountedClasses(_Counted):
+    """Sample of probabilities of classes, prepared likewise."""
+
+    def _prepare(self, sample: pd.DataFrame) -> None:
+        label = sample["label"].to_numpy()
+        found = sample.drop(columns=["label", "structure"]).to_numpy()
+        largest = found.max(axis=1)
+        self._hits = (found.argmax(axis=1) == label).astype(np.float64)
+        interval = np.ceil(15 * largest).astype(np.int64)[:, None] == np.arange(1, 16)
+        self._gaps = np.where(interval, (largest - self._hits)[:, None], 0.0)
+        # Of two classes, both have the same area.
+        one = range(1 if found.shape[1] == 2 else 0, found.shape[1])
+        self._curves = [(label == k, _mid_ranks(found[:, k])) for k in one]
+
+    def measures(self, counts: Floats) -> dict[str, Floats]:
+        weights = counts[..., self._structure]
+        total = weights.sum(axis=-1)
+        areas = []
+        for is_it, ranks in self._curves:
+            n = weights[..., is_it].sum(axis=-1)
+            pairs = (weights * ranks(weights))[..., is_it].sum(axis=-1) - n**2 / 2
+            areas.append(ratio(pairs, n * (total - n)))
+        known = np.isfinite(areas)
+        return {
+            "accuracy": ratio(weights @ self._hits, total),
+            "auc": ratio(np.where(known, areas, 0).sum(axis=0), known.sum(axis=0)),
+            "ece": ratio(np.abs(weights @ self._gaps).sum(axis=-1), total),
         }
 
 
@@ -206,8 +267,9 @@ class TargetMeasures:
     flagged: int
     """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
-    """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
-    for the flagged structures and ``mae_unflagged`` for the others."""
+    """Estimates by the names of :func:`measure`, or of :func:`measure_classes`. If structures are
+    flagged, also ``mae_flagged`` (of classes ``accuracy_flagged``) for the flagged structures and
+    ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the measures to a dict for JSON; undefined numbers become None."""
@@ -252,6 +314,13 @@ def measure_targets(
             continue
         target = manifest.targets[name]
         rows = target.rows_of(np.arange(len(n_atoms)), n_atoms)
+        if target.classes:
+            known = np.isfinite(values.mean + references[name]).all(axis=1)
+            sample = pd.DataFrame(values.mean[known])
+            sample["label"] = references[name][known].argmax(axis=1)
+            sample["structure"] = rows[known]
+            found[name] = _measures(sample, flagged, "", measure_classes, "accuracy")
+            continue
         units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
         if manifest.is_extensive(name):
             unit, factor = per_atom(target.unit)
@@ -268,12 +337,18 @@ def measure_targets(
     return found
 
 
-def _measures(sample: pd.DataFrame, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
-    found = measure(sample)
+def _measures(
+    sample: pd.DataFrame,
+    flagged: NDArray[np.bool_],
+    unit: str,
+    of: Callable[[pd.DataFrame], dict[str, Estimate]] = measure,
+    first: str = "mae",
+) -> TargetMeasures:
+    found = of(sample)
     structures, is_flagged = np.unique(sample["structure"]), flagged[sample["structure"]]
     if is_flagged.any():
-        found["mae_flagged"] = measure(sample[is_flagged])["mae"]
-        found["mae_unflagged"] = measure(sample[~is_flagged])["mae"]
+        found[f"{first}_flagged"] = of(sample[is_flagged])[first]
+        found[f"{first}_unflagged"] = of(sample[~is_flagged])[first]
     n_flagged = int(flagged[structures].sum())
     return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
 

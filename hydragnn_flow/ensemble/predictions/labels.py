@@ -12,7 +12,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config.sources import BRANCH, is_virial
 from hydragnn_flow.data import GraphStore, Manifest, Target
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.data.sources.arrays import shaped, stress_of_virial
+from hydragnn_flow.data.sources.arrays import one_hot, shaped, stress_of_virial
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
@@ -98,7 +98,9 @@ def label_of(
         return unknown, ""
     value = found.values[key]
     try:
-        if is_virial(target, key):
+        if described.classes:
+            value = one_hot(value, described.classes, described.level)
+        elif is_virial(target, key):
             value = stress_of_virial(value, found.atoms)
         label = shaped(value, described.level, n)
         # Columns of atoms would be mixed up by taking their numbers row by row.
@@ -112,6 +114,8 @@ def label_of(
     if label.shape == unknown.shape:
         return label, ""
     numbers = "a number" if described.dim == 1 else f"{described.dim} numbers"
+    if described.classes:
+        numbers = f"one of {', '.join(described.classes)}"
     return unknown, f"label of {target} is not {numbers} per {'atom' if of_atoms else 'structure'}"
 
 

@@ -342,6 +342,7 @@ def _in_store(
             some = np.arange(start, min(start + CHUNK, places.stop))
             where: dict[str, Column] = {"split": [name] * len(some)} if len(splits) > 1 else {}
             where[GRAPH_ID] = splits[name].graph_id[some]
+            where |= splits[name].origins_of(some)
             yield predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
             done += len(some)
 

@@ -6,13 +6,12 @@ Structures lie in a file that ASE reads, in the files of a directory, in a table
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
 
@@ -22,8 +21,9 @@ from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures
 from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.single import check_sites
-from hydragnn_flow.data.sources.structures import Found
+from hydragnn_flow.data.sources.structures import Found, name_of
 from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.data.store.origins import named
 from hydragnn_flow.ensemble.committee import Committee
 from hydragnn_flow.ensemble.predictions.inputs import (
     check_store,
@@ -34,9 +34,6 @@ from hydragnn_flow.ensemble.predictions.inputs import (
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
 
-_NAMES = (ID, "material_id", "structure_id", "identifier", "name")
-"""Keys under which files and `Atoms.info` may have the name of a structure; the first found is
-used."""
 _NAMED = 20
 """Maximum number of unreadable files that messages list."""
 _COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
@@ -400,7 +397,8 @@ def readable_records(
 def store_records(store: GraphStore) -> dict[str, Record]:
     """Convert a store's graphs back to structures, by their names in messages, without labels.
 
-    In a record, ``file`` is the name of the split and ``frame`` the `graph_id`.
+    In a record, ``file`` is the name of the split and ``frame`` the `graph_id`. Its values are
+    those of :meth:`.GraphSplit.origins_of`.
 
     Raises
     ------
@@ -412,9 +410,11 @@ def store_records(store: GraphStore) -> dict[str, Record]:
             f"{store.path}: the first feature of its nodes is no atomic number; give the files it "
             f"was made of"
         )
-    records = []
+    records = {}
     for name in store.splits:
-        for graph, number in zip(store[name], store[name].graph_id.tolist(), strict=True):
+        split = store[name]
+        origins = split.origins_of(np.arange(len(split)))
+        for i, (graph, number) in enumerate(zip(split, split.graph_id.tolist(), strict=True)):
             cell, pbc = (graph.get(key, None) for key in ("cell", "pbc"))
             atoms = Atoms(
                 graph.x[:, 0].numpy().astype(int),
@@ -422,8 +422,9 @@ def store_records(store: GraphStore) -> dict[str, Record]:
                 cell=None if cell is None else cell.numpy(),
                 pbc=None if pbc is None else pbc.numpy(),
             )
-            records.append(Record(Found(atoms, {}), name, number))
-    return by_name(records, store.path)
+            said = {key: column[i] for key, column in origins.items()}
+            records[f"{store.path}: {split.where(i)}"] = Record(Found(atoms, said), name, number)
+    return records
 
 
 def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
@@ -440,23 +441,26 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     if any(record.file is not None for record in records):
         columns |= {"file": [r.file for r in records], "frame": [r.frame for r in records]}
     columns["formula"] = [_formula(record.atoms) for record in records]
-    columns[ID] = [_name(record.found.values) for record in records]
+    columns[ID] = [name_of(record.found.values) for record in records]
     return columns
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
     """Return structures by their names in messages, such as `new.xyz: structure 3`.
 
-    A name consists of the file of the structure, at or in ``path``, and its index in the file. If
-    ``path`` is None, the name is the index in ``records``, such as `structure 0`.
+    A name consists of the file of the structure, at or in ``path``, its index and its id in the
+    file. If ``path`` is None, the name is the index in ``records``, such as `structure 0`.
     """
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
     folder = path if path.is_dir() else path.parent
     several = {record.file for record in records if record.frame > 0}
     names = [
-        f"{folder / str(file)}{f': structure {frame}' if file in several else ''}"
-        for _, file, frame in records
+        named(
+            f"{folder / str(file)}{f': structure {frame}' if file in several else ''}",
+            name_of(found.values),
+        )
+        for found, file, frame in records
     ]
     return dict(zip(names, records, strict=True))
 
@@ -478,11 +482,3 @@ def _formula(atoms: Atoms) -> str:
     if any(number not in range(len(chemical_symbols)) for number in atoms.numbers.tolist()):
         return ""
     return str(atoms.symbols.formula.format("hill"))
-
-
-def _name(values: Mapping[str, Any]) -> str | None:
-    for key in _NAMES:
-        value = values.get(key)
-        if isinstance(value, (str, Integral)) and not isinstance(value, bool):
-            return re.sub(r"\s+", " ", str(value)).strip() or None
-    return None

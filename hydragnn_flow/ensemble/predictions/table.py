@@ -83,13 +83,32 @@ class TargetValues(NamedTuple):
     members: Mapping[int, Floats] = {}
     """Predictions ``[n, d]`` of each member by its number; empty unless they are to be written."""
 
-    def arrays(self) -> dict[str, Floats]:
-        """Return the arrays of the target's columns, ``[n, d]``, by name suffix such as `_mean`."""
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the target's columns, ``[n, d]``, by name suffix such as `_mean`.
+
+        For classes they are ``[n, 1]``: the name of the true class and of the most probable one,
+        and the probability of each class.
+        """
+        if self.described.classes:
+            return self._of_classes()
         arrays = {f"_{name}": getattr(self.predicted, name) for name in _OF_DISTRIBUTION}
         if self.labels is not None:
             arrays = {"": self.labels, ERROR: self.predicted.mean - self.labels} | arrays
         arrays |= {f"_member_{k}": member for k, member in self.members.items()}
         return {name: array for name, array in arrays.items() if array is not None}
+
+    def _of_classes(self) -> dict[str, NDArray[Any]]:
+        found, classes = self.predicted.mean, self.described.classes
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.labels is not None:
+            missed = 1 - (self.labels * found).sum(axis=1, keepdims=True)
+            arrays = {"": _named(self.labels, classes), ERROR: missed}
+        arrays["_predicted"] = _named(found, classes)
+        members = {f"_member_{k}": member for k, member in self.members.items()}
+        for suffix, values in {"": found, **members}.items():
+            for place, name in enumerate(classes):
+                arrays[f"_probability_{name}{suffix}"] = values[:, [place]]
+        return arrays
 
 
 def build_tables(
@@ -126,7 +145,7 @@ def build_tables(
             if values.described.level != level:
                 continue
             arrays = values.arrays()
-            components[name] = component_names(name, arrays["_mean"].shape[1])
+            components[name] = component_names(name, next(iter(arrays.values())).shape[1])
             for k, label in enumerate(components[name]):
                 new = {f"{label}{suffix}": array[:, k] for suffix, array in arrays.items()}
                 columns |= new
@@ -168,6 +187,16 @@ def component_names(target: str, dim: int) -> list[str]:
     elif target == STRESS and dim == 6:
         axes = VOIGT
     return [f"{target}_{axis}" for axis in axes]
+
+
+def _named(values: Floats, classes: Sequence[str]) -> NDArray[np.object_]:
+    """Return the name of the class with the largest value in each row, ``[n, 1]``; None for NaN.
+
+    ``values`` are ``[n, n_classes]``.
+    """
+    known = np.isfinite(values).all(axis=1)
+    places = np.where(known, np.nan_to_num(values).argmax(axis=1), len(classes))
+    return np.array([*classes, None], dtype=object)[places][:, None]
 
 
 def _column(values: Column) -> NDArray[Any]:
@@ -220,7 +249,9 @@ def with_predictions(
             place = slice(end - len(atoms), end) if of_atoms else row
             for suffix, array in arrays.items():
                 value = array[place, 0] if array.shape[1] == 1 else array[place]
-                if not (suffix in ("", ERROR) and np.isnan(value).all()):
+                is_text = array.dtype == object
+                if not ((suffix in ("", ERROR) or is_text) and np.all(pd.isna(value))):
+                    value = value.astype(str) if is_text and of_atoms else value
                     (copied.arrays if of_atoms else copied.info)[f"{name}{suffix}"] = value
         copies.append(copied)
     return copies

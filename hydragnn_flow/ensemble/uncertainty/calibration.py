@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize
 
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.splits import CALIBRATION, VALIDATION
@@ -29,6 +31,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
     combine,
     combine_noise,
     group_of,
+    tempered,
 )
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import json_text, write_json
@@ -68,7 +71,8 @@ class CalibrationData:
         names = [] if data_sets is None else [*dict.fromkeys(data_sets)]
         for target in self.references:
             if (of_all := self._calibration(target)) is not None:
-                own = {name: self._calibration(target, name) for name in names}
+                alone = () if self.manifest.targets[target].classes else names
+                own = {name: self._calibration(target, name) for name in alone}
                 known = {name: one for name, one in own.items() if one is not None}
                 whole = replace(of_all, by_data_set=known)
                 found[target] = whole.with_enough(self.coverage)
@@ -96,6 +100,8 @@ class CalibrationData:
             mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
+        if target.classes:
+            return fit_temperature(reference, mean, structure)
         per_atom = self.manifest.is_extensive(name)
         found = calibrate(
             reference,
@@ -110,6 +116,36 @@ class CalibrationData:
         if found is None:
             return None
         return replace(found, per_atom=per_atom, by_noise=noise is not None)
+
+
+def fit_temperature(
+    reference: Floats, mean: Floats, structure: NDArray[np.int64]
+) -> Calibration | None:
+    """Fit the calibration of classes' probabilities; None if no label is known.
+
+    Its temperature makes the cross-entropy of the labels smallest.
+
+    Parameters
+    ----------
+    reference
+        True classes as 0 and 1, ``[n, n_classes]``.
+    mean
+        Mean probabilities of the members, ``[n, n_classes]``.
+    structure
+        Index of the structure that each row belongs to, ``[n]``.
+    """
+    known = np.isfinite(mean + reference).all(axis=1)
+    if not known.any():
+        return None
+
+    def loss(log_temperature: float) -> float:
+        logs = tempered(mean[known], math.exp(log_temperature))
+        return -float((reference[known] * logs).sum())
+
+    fit = optimize.minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded")
+    n_structures = len(np.unique(structure[known]))
+    temperature = math.exp(float(fit.x))
+    return Calibration((), (), (), False, n_structures, temperature=temperature)
 
 
 def calibrate(

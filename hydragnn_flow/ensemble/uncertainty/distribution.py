@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.errors import InputError
@@ -132,22 +134,27 @@ class Calibration:
     by_noise: bool = False
     """True if the error that all members share grows with the noise that the members predict.
     Predictions then need that noise; if false, the noise is ignored."""
+    temperature: float | None = None
+    """Exponent's inverse by which the mean probabilities of classes are calibrated; None for
+    other targets. There are then no deviations and scores."""
     by_data_set: dict[str, Calibration] = field(default_factory=dict)
     """Calibrations of single data sets, by name; each is used for the rows of its data set."""
 
     def least_structures(self, data_sets: NDArray[np.object_] | None = None) -> int:
         """Return the smallest number of calibration structures that any interval is based on.
 
+        It is `sys.maxsize` for classes, which have no intervals.
         Only intervals of rows whose data sets are ``data_sets``, ``[n]``, count. If that is None,
         only those of the calibration on all structures together count.
         """
         n = 1 if data_sets is None else len(data_sets)
-        return min(
+        counts = (
             scores.structures
             for _, one in self._of_rows(n, data_sets)
             for groups in one.scores
             for scores in groups
         )
+        return min(counts, default=sys.maxsize)
 
     def with_enough(self, coverage: float) -> Calibration:
         """Return a copy that keeps calibrations of data sets with enough structures for a coverage.
@@ -289,6 +296,16 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
     return np.median(members, axis=0) if median else mean, np.sqrt(variance)
 
 
+def tempered(probabilities: Floats, temperature: float) -> Floats:
+    """Return logarithms of calibrated probabilities ``[n, n_classes]``.
+
+    Each probability is raised to the power of 1 / ``temperature``, and divided by the sum over
+    classes (Guo et al., arXiv:1706.04599).
+    """
+    logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    return np.asarray(special.log_softmax(logs / temperature, axis=-1))
+
+
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
     """Return the standard deviation ``[...]`` of the noise that all members predict together.
 
@@ -344,6 +361,10 @@ def distribution(
             "predicts none; give members that all do, or calibrate them anew"
         )
     mean, spread = combine(members, weights, median)
+    if calibration.temperature is not None:
+        mean, unknown = np.exp(tempered(mean, calibration.temperature)), np.full(mean.shape, np.nan)
+        std = np.sqrt(mean * (1 - mean))
+        return Distribution(mean, spread, spread, std, unknown, unknown, calibration, rows)
     together = None if noise is None else combine_noise(noise, weights)
     sizes = Sizes.of(calibration.per_atom, rows, together, mean.shape)
     epistemic, shared = calibration.parts(spread, sizes, rows)

@@ -161,6 +161,18 @@ class Criterion:
         return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
 
 
+def criterion_for(
+    asked: CriterionName, network: NetworkConfig, manifest: Manifest
+) -> CriterionName:
+    """Return the name of the criterion: ``asked``, or ``rmse`` if the network learns classes.
+
+    The mean square error of probabilities (Brier score) is smallest for the true probabilities. The
+    mean absolute error is smallest for 0 and 1.
+    """
+    names = {*network.Variables_of_interest.output_names} & manifest.targets.keys()
+    return "rmse" if any(manifest.targets[name].classes for name in names) else asked
+
+
 if TYPE_CHECKING:
     from torch_geometric.data import Batch
 

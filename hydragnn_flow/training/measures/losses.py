@@ -46,6 +46,8 @@ class Term:
     of its branch (heads of one data set)."""
     per_atom: bool = False
     """True if the residual of a graph is first divided by its number of atoms."""
+    of_classes: bool = False
+    """True if the loss is the cross-entropy of classes, in units of that of their shares."""
 
 
 def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
@@ -135,10 +137,19 @@ def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     names = asked.output_names
     weights = _normalised(list(network.Architecture.task_weights or [1.0] * len(names)))
     branches = _of_branches(network, manifest)
-    return [
-        Term(name, level, weight, tuple(tuple(found.targets[name].std) for found in branches))
-        for name, level, weight in zip(names, asked.type, weights, strict=True)
-    ]
+    terms = []
+    for name, level, weight in zip(names, asked.type, weights, strict=True):
+        of_classes = bool(manifest.targets[name].classes)
+        known = [found.targets[name] for found in branches]
+        scale = tuple(_entropies(of.mean) if of_classes else tuple(of.std) for of in known)
+        terms.append(Term(name, level, weight, scale, of_classes=of_classes))
+    return terms
+
+
+def _entropies(shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the part of each class in the entropy of classes' shares, the same for all."""
+    entropy = -sum(share * math.log(share) for share in shares if share > 0)
+    return ((entropy or 1.0) / len(shares),) * len(shares)
 
 
 def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
@@ -296,12 +307,16 @@ class Loss:
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
         for term, scale in zip(self.terms, self._scales, strict=True):
             output = outputs[term.target]
-            residual = output - reference(batch, term.target, output)
+            labels = reference(batch, term.target, output)
+            residual = output - labels
             if term.per_atom:
                 residual = residual / atoms_per_graph(batch, residual)
             of_row = branch if term.level == "graph" else of_atom
             unit = (scale if of_row is None else scale.index_select(0, of_row)).to(residual.dtype)
-            if self.is_likelihood:
+            if term.of_classes:
+                tiny = torch.finfo(output.dtype).tiny
+                values = -labels * output.clamp_min(tiny).log() / unit
+            elif self.is_likelihood:
                 deviation = outputs[term.target + NOISE_SUFFIX].to(residual.dtype)
                 if term.per_atom:
                     deviation = deviation / atoms_per_graph(batch, deviation)

@@ -46,7 +46,7 @@ def of_data_set(name: str, data_set: str) -> str:
 
 
 class Metrics:
-    """Calculator of validation errors: mean absolute for all targets, root mean square on request.
+    """Calculator of validation errors: mean absolute but for classes, root mean square on request.
 
     Extensive targets have errors per atom too. With several data sets there are also errors of each
     data set, and the overall error is their mean, whatever the sizes of the data sets.
@@ -69,7 +69,8 @@ class Metrics:
         for target, level in targets.items():
             dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             extensive = manifest.is_extensive(target)
-            self._metrics.append(Metric(target, level, dim, False, "mae"))
+            if not manifest.targets[target].classes:
+                self._metrics.append(Metric(target, level, dim, False, "mae"))
             if extensive:
                 self._metrics.append(Metric(target, level, dim, True, "mae"))
             if criterion == "rmse":

@@ -34,15 +34,14 @@ class Sizes(Protocol):
     A ``GraphSplit`` provides them without reading the graphs.
     """
 
-    @property
-    def name(self) -> str:
-        """Name of the split, for messages."""
-
     def atoms_of(self, graphs: Ints) -> Ints:
         """Return the number of atoms of the given graphs, [n]."""
 
     def edges_of(self, graphs: Ints) -> Ints:
         """Return the number of edges of the given graphs, [n]; used only if edges are limited."""
+
+    def where(self, graph: int) -> str:
+        """Return what messages call a graph: its split, its index there, and its origin."""
 
     def __len__(self) -> int:
         """Return the number of graphs."""
@@ -157,7 +156,7 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
         If a graph exceeds a limit and such graphs are refused, or if no graph is left.
     """
     costs = Costs.of(index, budget, np.arange(len(index), dtype=np.int64))
-    return costs.kept(index.name, budget, some_must_be_left=True)
+    return costs.kept(index, budget, some_must_be_left=True)
 
 
 @dataclass(frozen=True)
@@ -193,14 +192,14 @@ class Costs:
         return cls(graphs, atoms, limits, values, too_large, values[int(fill.argmax())])
 
     def kept(
-        self, split: str, budget: Budget, some_must_be_left: bool = False
+        self, index: Sizes, budget: Budget, some_must_be_left: bool = False
     ) -> NDArray[np.bool_]:
         """Return a mask [n], True for each graph that is trained on.
 
         Parameters
         ----------
-        split
-            Name of the split, for messages.
+        index
+            Split of the graphs, for messages.
         budget
             Limits of a batch, and the treatment of graphs above them.
         some_must_be_left
@@ -221,9 +220,9 @@ class Costs:
         name, limit = list(budget.limits.items())[row]
         others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"
         raise InputError(
-            f"{split}: graph {self.graphs[graph]} has {self.values[row, graph]} {name}, more than "
-            f"the {limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(self.graphs)} graphs "
-            f"have; raise it (to {self.values[row].max()} for all of them) or set "
+            f"{index.where(int(self.graphs[graph]))} has {self.values[row, graph]} {name}, more "
+            f"than the {limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(self.graphs)} "
+            f"graphs have; raise it (to {self.values[row].max()} for all of them) or set "
             f"Training.Batching.oversized_sample to {others}"
         )
 

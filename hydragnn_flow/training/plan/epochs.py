@@ -155,7 +155,7 @@ class Epoch:
         start = self.start + place
         graphs = self.order.graphs(start, start + count)
         costs = Costs.of(self.index, self.budget, graphs)
-        kept, owner = costs.kept(self.index.name, self.budget), None
+        kept, owner = costs.kept(self.index, self.budget), None
         order = np.flatnonzero(kept)
         if self.blocks is not None:
             order, owner = self._of_ranks(self.blocks, costs, start)
