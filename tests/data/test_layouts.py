@@ -2,11 +2,11 @@
 
 import copy
 import importlib.util
+import json
 
 import numpy as np
 import pytest
 import yaml
-from campaign_cases import CONFIG
 from console_cases import Console
 from layout_cases import CASES, crystals
 
@@ -69,8 +69,13 @@ def test_a_layout_is_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "first.yaml"
     values = yaml.safe_load(file.read_text())
-    values |= {"search": CONFIG["search"], "ensemble": CONFIG["ensemble"] | {"coverage": 0.5}}
+    rate = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True}}
+    values["search"] = {"trials": 2, "min_epochs": 2, "space": rate}
+    values["ensemble"] = {"size": 2, "epochs": 3, "coverage": 0.5}
     file.write_text(yaml.safe_dump(values))
+    network = json.loads(file.with_suffix(".json").read_text())
+    network["NeuralNetwork"]["Training"]["num_epoch"] = 3
+    file.with_suffix(".json").write_text(json.dumps(network))
     assert "ensemble of" in Console(tmp_path, monkeypatch, capsys).says("run", file)
 
 
