@@ -27,7 +27,6 @@ from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
 from hydragnn_flow.config.search import (
     Parameter,
-    Patience,
     SearchConfig,
     TrainingBudget,
 )
@@ -263,7 +262,6 @@ _TABLES: dict[str, Callable[[], str]] = {
     "search": lambda: _rows(SearchConfig),
     "domain": lambda: _rows(Parameter),
     "budget": lambda: _rows(TrainingBudget),
-    "patience": lambda: _rows(Patience),
     "ensemble": lambda: _rows(EnsembleConfig),
     "resources": lambda: _rows(ResourcesConfig),
     "start_from": lambda: _rows(StartConfig),

@@ -161,8 +161,7 @@ def run(
         from hydragnn_flow.report.trials_frame import best_table, trials_frame
 
         console.print(best_table(trials_frame(summary.run_directory), rows=5))
-        say(f"what mattered  hydragnn-flow importance {where}")
-        say(f"report         {short(summary.report)}")
+        say(f"what mattered  {short(summary.report)}")
         return
     from hydragnn_flow.report.errors import closing_table
 

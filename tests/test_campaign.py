@@ -187,8 +187,7 @@ def test_ensemble_json(finished):
 
 
 # Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to
-# exist, by test_pages; `importance` needs more trials than there are here. The tutorial has a run
-# of its own, and test_tutorial follows it.
+# exist, by test_pages. The tutorial has a run of its own, and test_tutorial follows it.
 LOOKING = [
     line
     for line in lines("hydragnn-flow")

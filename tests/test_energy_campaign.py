@@ -9,7 +9,7 @@ from driver_cases import PATIENCE, TWO_CORES, lines, start, start_until
 from typer.testing import CliRunner
 
 from hydragnn_flow import cli
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.execution.pools.node_energy import read_node_energy
@@ -65,7 +65,7 @@ def test_every_joule_is_where_it_belongs(tmp_path, monkeypatch):
 
     # Later plans know what the machine draws.
     with bound_to(TWO_CORES):
-        power = measured_power(CostFiles(load_site("local")).read())
+        power = measured_power(CostFile(load_site("local")).read())
         assert power is not None and power.rest_watts is not None
         assert power.gcd_watts == pytest.approx(SOCKETS / 2, rel=0.4)
         assert power.rest_watts == pytest.approx(NODE - own / seconds, rel=0.3)

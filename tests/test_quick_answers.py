@@ -103,7 +103,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["status", "taken"], "run.yaml"),
     (["report", "taken"], "run.yaml"),
     (["trials", "taken"], "run.yaml"),
-    (["importance", "taken"], "run.yaml"),
     (["dashboard", "taken"], "run.yaml"),
     (["profile", "taken"], "run.yaml"),
     (["scaling", "taken"], "run.yaml"),

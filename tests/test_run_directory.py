@@ -126,7 +126,7 @@ def test_another_configuration_is_refused_and_nothing_changed(sections, key, dir
     """A key that is new since then has its default; the data may move."""
     file = directory.path / "run.yaml"
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    del values["ensemble"]["bootstrap"], values["search"]["patience"]
+    del values["ensemble"]["bootstrap"], values["search"]["pruner"]
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     directory.summary.parent.mkdir()
     directory.summary.touch()

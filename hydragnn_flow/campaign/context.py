@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
@@ -222,8 +222,8 @@ class Context:
     """Token that identifies this driver in the run directory."""
     view: View
     clock: Clock = field(default_factory=Clock)
-    cost_files: CostFiles | None = None
-    """Files that keep measured costs for later campaigns; None to keep none."""
+    cost_file: CostFile | None = None
+    """File that keeps measured costs for later campaigns; None to keep none."""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
     """Interpolation of a training step's work between networks; campaigns on the same data may
     share it."""
@@ -237,7 +237,8 @@ class Context:
         self.ledger = Ledger(self.directory, self.token)
         self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
-        for earlier in self.cost_files.read() if self.cost_files else ():
+        earlier = None if self.cost_file is None else self.cost_file.read()
+        if earlier is not None:
             self.estimator.costs.recall(earlier)
         manifest = self.store.manifest
         name = criterion_for(self.config.criterion, self.config.network_with({}), manifest)
@@ -525,5 +526,5 @@ class Context:
 
     def keep_costs(self) -> None:
         """Write the measured costs of segments (time, memory, energy) to the cost files, if any."""
-        if self.cost_files is not None:
-            self.cost_files.write(self.estimator.costs.experience)
+        if self.cost_file is not None:
+            self.cost_file.write(self.estimator.costs.experience)

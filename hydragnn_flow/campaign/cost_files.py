@@ -1,8 +1,7 @@
 """Cost files: measured costs of segments on a site, so that the next campaign starts calibrated.
 
-There are two files: the site's in the user's cache, and the run's in the run directory. They hold
-observations rather than fits, so that a better fit can use old observations. Campaigns that share
-the site's file add to it, one campaign at a time.
+Each site has a file in the user's cache. It holds observations rather than fits, so that a better
+fit can use old observations. Campaigns on the site add to it, one campaign at a time.
 """
 
 from __future__ import annotations
@@ -28,26 +27,22 @@ from hydragnn_flow.placement import Experience
 
 VERSION = 2
 """Version of the format of cost files."""
-FILE = "cost.json"
-"""Name of the file in a run directory."""
 _logger = logging.getLogger(__name__)
 
 
-class CostFiles:
-    """Files with measured time, memory and energy of segments, to predict those of later ones.
+class CostFile:
+    """File with measured time, memory and energy of a site's segments, to predict later ones.
 
-    One file belongs to the site and lies in the user's cache; the other lies in the run directory.
+    It lies in the user's cache; a user without a home directory has none.
 
     Parameters
     ----------
     site
         Site of the segments. Observations with another name, kind of device, number of threads
         or version of torch are ignored.
-    run_directory
-        Run directory; None to read and write only the site's file.
     """
 
-    def __init__(self, site: Site, run_directory: Path | None = None) -> None:
+    def __init__(self, site: Site) -> None:
         node = site.node
         self._key = {
             "site": site.name,
@@ -57,53 +52,46 @@ class CostFiles:
         }
         # The name contains the whole key, so that each version of torch has its own file.
         name = re.sub(r"[^\w.-]", "-", "-".join(map(str, self._key.values())))
-        self._paths: list[Path] = []
-        if cache := _cache():
-            self._paths.append(cache / "hydragnn_flow" / "cost" / f"{name}.json")
-        if run_directory is not None:
-            self._paths.append(run_directory / FILE)
-        self._failed: set[Path] = set()
-        # Observations that a file already has: written before, or read from another file.
-        self._known: dict[Path, list[Experience]] = {}
+        cache = _cache()
+        self._path = cache and cache / "hydragnn_flow" / "cost" / f"{name}.json"
+        self._has_failed = False
+        # Observations that the file already has.
+        self._known: Experience | None = None
 
-    def read(self) -> list[Experience]:
-        """Read the measurements in the cost files; tell the user of each file that is ignored."""
-        read: list[Experience] = []
-        for path in self._paths:
-            found = self._found(path)
-            if isinstance(found, Experience):
-                read.append(found)
-            elif found:
-                told = "%s: %s; it is ignored, and costs are learned anew"
-                tell(_logger, told, path, found)
-        self._known = dict.fromkeys(self._paths, read)
-        return read
+    def read(self) -> Experience | None:
+        """Return the measurements in the file, if any; tell the user if the file is ignored."""
+        found = self._found(self._path) if self._path else ""
+        self._known = found if isinstance(found, Experience) else None
+        if isinstance(found, str) and found:
+            tell(_logger, "%s: %s; it is ignored, and costs are learned anew", self._path, found)
+        return self._known
 
     def write(self, experience: Experience) -> None:
-        """Add measurements to the cost files; tell the user once of a file that cannot be written.
+        """Add measurements to the file; tell the user once if it cannot be written.
 
         Observations that other campaigns have written meanwhile are kept, and count as older.
         """
-        for path in self._paths:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with _alone(path):
-                    kept, there = experience, self._found(path)
-                    if isinstance(there, Experience):
-                        for known in self._known.get(path, ()):
-                            kept = kept.without(known)
-                        kept = kept.after(there)
-                    write_json(path, {"version": VERSION, **self._key, **asdict(kept)})
-                self._known[path] = [experience]
-            except (OSError, Held) as error:
-                if path not in self._failed:
-                    tell(
-                        _logger,
-                        "%s: cannot be written (%s), so that the next campaign learns costs anew",
-                        path,
-                        error.strerror if isinstance(error, OSError) else "its lock is held",
-                    )
-                self._failed.add(path)
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(self._path):
+                kept, there = experience, self._found(self._path)
+                if isinstance(there, Experience):
+                    if self._known is not None:
+                        kept = kept.without(self._known)
+                    kept = kept.after(there)
+                write_json(self._path, {"version": VERSION, **self._key, **asdict(kept)})
+            self._known = experience
+        except (OSError, Held) as error:
+            if not self._has_failed:
+                tell(
+                    _logger,
+                    "%s: cannot be written (%s), so that the next campaign learns costs anew",
+                    self._path,
+                    error.strerror if isinstance(error, OSError) else "its lock is held",
+                )
+            self._has_failed = True
 
     def _found(self, path: Path) -> Experience | str:
         """Return the content of a file, or the reason to ignore it; "" if there is no file."""

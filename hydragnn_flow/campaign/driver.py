@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context, answering
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.starting import bring_weights
 from hydragnn_flow.campaign.setup.stores import checked_store
@@ -60,8 +60,8 @@ def drive(
             store = _prepare(config, site, directory, view, pool)
             if config.start_from is not None:
                 bring_weights(config.start_from, config.network_with({}), directory, store)
-            files = CostFiles(site, directory.path)
-            context = Context(config, site, directory, store, token, view, cost_files=files)
+            costs = CostFile(site)
+            context = Context(config, site, directory, store, token, view, cost_file=costs)
             members = run_phases(context, lambda: _with_store(pool(), directory))
         return _finish(context, members)
 

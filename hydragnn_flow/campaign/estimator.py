@@ -38,8 +38,6 @@ from hydragnn_flow.training.plan.sampling import drawn_size
 
 # Largest ratio of needed to counted memory; above it, something else took the memory.
 _MOST_OVER_COUNTED = 4.0
-# Number of steps in which a segment's other work is negligible.
-_MANY_STEPS = 10_000
 # Keys of `Training` that affect the work of a step at most by the size of its batch.
 _TOLD_BY_THE_BATCH = {
     "Batching",
@@ -176,16 +174,7 @@ class Estimator:
 
         An epoch is a pass through the training split, or a fraction of `search.budget`.
         """
-        if self._budget is not None and self._budget[0] == "seconds":
-            return self._estimate(network, 1, 1, None, batches)[1]
         return self._steps(network, 1, batches)
-
-    def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
-        """Count the operations and bytes of a network's training step on batches of average size.
-
-        A step has ``batches`` batches.
-        """
-        return self._step_work(network, self.steps_of_a_pass(network, batches))
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct later predictions of time and memory by the results of ended segments."""
@@ -302,28 +291,16 @@ class Estimator:
             activation_bytes=work.activation_bytes * larger / micro_batches,
         )
 
-        def cost(of_steps: int) -> Estimate:
-            return self.costs.estimate(
-                network.kind,
-                work,
-                of_steps,
-                width,
-                own,
-                epochs=epochs,
-                evaluated=self._evaluated(steps),
-            )
-
-        budget = self._budget
-        if budget is None or budget[0] != "seconds":
-            taken = self._steps(network, epochs, batches)
-            return cost(taken), taken
-        # The number of steps that fit in the time, the rest of a segment neglected.
-        one = (cost(2 * _MANY_STEPS).seconds - cost(_MANY_STEPS).seconds) / _MANY_STEPS
-        taken = max(1, round(budget[1] * epochs / self._base.Training.num_epoch / one))
-        return cost(taken), taken
+        taken = self._steps(network, epochs, batches)
+        estimate = self.costs.estimate(
+            *(network.kind, work, taken, width, own),
+            epochs=epochs,
+            evaluated=self._evaluated(steps),
+        )
+        return estimate, taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
-        """Return the number of steps in ``epochs`` epochs, for budgets other than a time."""
+        """Return the number of steps in ``epochs`` epochs."""
         if self._budget is None:
             return epochs * self.steps_of_a_pass(network, batches)
         unit, size = self._budget

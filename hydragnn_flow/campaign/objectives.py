@@ -46,7 +46,6 @@ def outcome_of(
         If the speed of steps is an objective and there were too few steps.
     """
     curve = [row for result in results for row in result.history if result.status == "ok"]
-    judged = 2 if config.objectives[0] == "val_loss" else 3
     limits = config.constraints
     times = {"throughput"} if config.judges_errors else {*COSTS} - {PARAMETERS}
 
@@ -58,7 +57,6 @@ def outcome_of(
             _speed(name, results) if name in times else value(name) for name in config.objectives
         ),
         excess={name: value(name) - limit for name, limit in limits.items()},
-        curve=[(row[0], row[judged]) for row in curve],
         costs={
             "gcd_seconds": _value("seconds", results, curve),
             "gcds": max(1, len(results[-1].gcds)),

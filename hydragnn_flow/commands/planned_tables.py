@@ -116,7 +116,6 @@ def conclusions(
     site: Site,
     *,
     is_calibrated: bool,
-    node_hours: float | None,
     power: Power | None = None,
 ) -> Iterator[str]:
     """Yield sentences on what to request for a planned campaign: batch jobs, node-hours, nodes.
@@ -132,25 +131,16 @@ def conclusions(
         Site of the simulated machine.
     is_calibrated
         True if segments were measured on the site before.
-    node_hours
-        Available node-hours; None if unknown.
     power
         Measured power of GCDs and nodes; None if unknown.
     """
     _, _, longest = percentiles([draw.makespan for draw in draws])
-    _, middle, most = percentiles([draw.node_hours for draw in draws])
+    _, _, most = percentiles([draw.node_hours for draw in draws])
     if site.scheduler is not None:
         yield _jobs(longest, site)
         yield (
             f"apply for {number(most)} node-hours: it takes less nine times of ten, as far as is "
             f"known"
-        )
-    if node_hours is not None:
-        enough = "enough" if most <= node_hours else "enough in the median"
-        yield (
-            f"{number(node_hours)} node-hours are "
-            f"{enough if middle <= node_hours else 'too little'}: it takes {number(middle)} in the "
-            f"median and {number(most)} at P90"
         )
     now, twice = on_nodes[site.nodes], on_nodes[2 * site.nodes]
     gain = 1 - twice.makespan / now.makespan

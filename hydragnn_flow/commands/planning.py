@@ -121,15 +121,6 @@ def plan(
     conditions: Conditions,
     data: Data = None,
     store: Store = None,
-    node_hours: Annotated[
-        float | None,
-        typer.Option(
-            "--node-hours",
-            help="Node-hours there are for it, to compare with.",
-            min=0,
-            show_default=False,
-        ),
-    ] = None,
     draws: Annotated[
         int, typer.Option("--draws", help="Simulations, in which trials take more or less.", min=3)
     ] = 5,
@@ -178,7 +169,7 @@ def plan(
     show(plan_rows(drawn, machine, planner.power), title)
     show(nodes_rows(on_nodes), "With other numbers of nodes, as the middle simulation")
     known: dict[str, Any] = {"is_calibrated": planner.is_calibrated, "power": planner.power}
-    for sentence in conclusions(drawn, on_nodes, machine, node_hours=node_hours, **known):
+    for sentence in conclusions(drawn, on_nodes, machine, **known):
         say(sentence)
 
 

@@ -1,4 +1,4 @@
-"""Commands that show a search: its trials, the importance of parameters, optuna-dashboard."""
+"""Commands that show a search: its trials, and optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hydragnn_flow.commands.console import (
     using,
     writable,
 )
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import sound
 
 app = typer.Typer()
@@ -51,39 +50,6 @@ def trials(
         else:
             frame.to_parquet(out, index=False)
     say(f"{short(out)}: {len(frame):,} trials")
-
-
-@app.command()
-def importance(
-    run_dir: RunDir,
-    fanova: Annotated[
-        bool,
-        typer.Option(
-            "--fanova",
-            help="Add the part of the variance over the whole space that each explains, whatever "
-            "the sampler preferred (fANOVA); needs the extra `fanova`.",
-        ),
-    ] = False,
-) -> None:
-    """Say which hyper-parameters decided whether a trial is among the best tenth (PED-ANOVA).
-
-    At least five trials count as the best. Each parameter is assessed on its own, a conditional one
-    among the trials that have it; pruned trials count by how far they came.
-    """
-    from hydragnn_flow.report.figures import importance_table, parameter_importance
-    from hydragnn_flow.report.trials_frame import study_frame_of
-
-    with using(run_dir):
-        study, frame = study_frame_of(run_dir)
-    for i, objective in enumerate(frame.attrs["objectives"]):
-        try:
-            found = parameter_importance(study, frame, i, fanova=fanova)
-        except InputError as error:
-            if i == 0:
-                raise
-            say(str(error))  # pruned trials have a value of the first objective only
-            continue
-        console.print(importance_table(found, f"What {objective} depends on"))
 
 
 @app.command()

@@ -52,7 +52,7 @@ class Section(BaseModel):
     """Reason and remedy by key, for keys that must switch their feature off."""
     removed: ClassVar[Mapping[str, tuple[Sequence[Any], str]]] = {}
     """By key of earlier versions of the package: values that are still accepted besides null, and
-    what to write instead of any other value."""
+    what to write instead of any other value. Also by ``key: value``, for values that are gone."""
 
     @model_validator(mode="before")
     @classmethod
@@ -78,9 +78,9 @@ def check_keys(section: type[Section], values: Any) -> Any:
     Raises
     ------
     ValueError
-        If a key is unknown, a removed key has a value that is no longer accepted, a refused key is
-        not off, a number is out of range, or pydantic would convert a value to the type of its key.
-        The message names the key.
+        If a key is unknown, a removed key or value is no longer accepted, a refused key is not off,
+        a number is out of range, or pydantic would convert a value to the type of its key. The
+        message names the key.
     """
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
@@ -88,6 +88,9 @@ def check_keys(section: type[Section], values: Any) -> Any:
             accepted, instead = section.removed[key]
             if values[key] not in (None, *accepted):
                 raise ValueError(f"{key} is no longer a key; {instead}")
+        words = {f"{key}: {value}" for key, value in values.items() if isinstance(value, str)}
+        for gone in words & section.removed.keys():
+            raise ValueError(f"{gone} is no longer a value; {section.removed[gone][1]}")
         for key in values.keys() & section.refused.keys():
             if not _is_off(values[key]):
                 reason, remedy = section.refused[key]

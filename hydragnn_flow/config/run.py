@@ -137,7 +137,7 @@ def _set(place: Any, parts: list[str], value: Any, path: str) -> None:
 
 
 CriterionName = Literal["mae", "rmse"]
-Strategy = Literal["greedy", "top", "best_of_each_type"]
+Strategy = Literal["greedy", "top"]
 Aggregation = Literal["weighted", "uniform", "median"]
 
 
@@ -147,9 +147,8 @@ class EnsembleConfig(Section):
     size: int = Field(default=4, ge=2)
     """Number of members. Trials that a rung ended can become members, too."""
     strategy: Strategy = "greedy"
-    """Choice of members by the criterion: the trials that together predict best (``greedy``), the
-    best trials (``top``), or the best trials of each message-passing type
-    (``best_of_each_type``)."""
+    """Choice of members by the criterion: the trials that together predict best (``greedy``), or
+    the best trials (``top``)."""
     epochs: int = Field(ge=1)
     """Total number of epochs of a member, each as long as an epoch of a trial. The epochs of the
     trial that a member continues are included."""
@@ -170,7 +169,10 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split for calibration needs at least ``coverage / (1 - coverage)`` structures."""
 
-    removed: ClassVar = {"budget": ((), "write epochs, each as long as a trial's")}
+    removed: ClassVar = {
+        "budget": ((), "write epochs, each as long as a trial's"),
+        "strategy: best_of_each_type": ((), "write greedy, which prefers a new type"),
+    }
 
 
 # Paths whose values decide whether a network can be trained fused.
@@ -261,7 +263,7 @@ class RunConfig(CampaignConfig):
                 "ensemble.aggregation = median: forces would not be the gradient of the energy; "
                 "write auto, weighted or uniform"
             )
-        if budget is None or budget.unit == "seconds":
+        if budget is None:
             return
         if not search.judges_errors and budget.steps and budget.steps <= WARM_UP_STEPS:
             yield (
@@ -319,8 +321,6 @@ class RunConfig(CampaignConfig):
         """Return why no network of the search can be fused; empty if at least one may be."""
         if self.data.mode == "stream":
             return "trainings on a store that is streamed (data.mode) cannot be fused"
-        if self.search.budget is not None and self.search.budget.unit == "seconds":
-            return "epochs that end by time (search.budget.seconds) cannot be fused"
         if self.search.times_steps:
             return "trials whose speed is an objective (search.objectives) cannot be fused"
         if any(path in self.search.space for path in _DECIDE_FUSING):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -20,7 +20,7 @@ from hydragnn_flow.config.domain import (
 )
 from hydragnn_flow.config.optuna_classes import SAMPLERS, build_pruner, build_sampler
 
-__all__ = ["Parameter", "Patience", "Scalar", "SearchConfig"]
+__all__ = ["Parameter", "Scalar", "SearchConfig"]
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -51,11 +51,11 @@ def direction_of(objective: str) -> Direction:
     return "maximize" if objective in MAXIMISED else "minimize"
 
 
-Unit = Literal["steps", "samples", "seconds"]
+Unit = Literal["steps", "samples"]
 
 
 class TrainingBudget(Section):
-    """`search.budget`: training length of a whole trial, in steps, structures or seconds.
+    """`search.budget`: training length of a whole trial, in steps or structures.
 
     A whole trial is one that is not stopped early. Exactly one key is given. The budget is divided
     evenly into the ``Training.num_epoch`` epochs of a trial. A trial is validated at the end of
@@ -67,39 +67,26 @@ class TrainingBudget(Section):
     """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
     """Number of structures trained on, repetitions included."""
-    seconds: float | None = Field(default=None, gt=0)
-    """Time of training steps, summed over GCDs [s], without start-up, validation and checkpoints.
-    Results depend on the machine and its load."""
 
     removed: ClassVar = {
-        "epochs": ((), "write Training.num_epoch in the network instead of the budget")
+        "epochs": ((), "write Training.num_epoch in the network instead of the budget"),
+        "seconds": ((), "write steps or samples, which do not depend on the machine and its load"),
     }
 
     def _conflicts(self) -> Iterator[str]:
         if len(given := self.model_dump(exclude_none=True)) != 1:
             what = f"has {' and '.join(given)}" if given else "has none of them"
-            yield f"{what}; give one of steps, samples and seconds"
+            yield f"{what}; give steps or samples"
 
     @property
     def unit(self) -> Unit:
-        """Unit of the budget, which is the key that is given: steps, samples or seconds."""
-        units: tuple[Unit, ...] = get_args(Unit)
-        return next(unit for unit in units if getattr(self, unit) is not None)
+        """Unit of the budget, which is the key that is given: steps or samples."""
+        return "samples" if self.steps is None else "steps"
 
     @property
     def size(self) -> float:
         """Amount of training of a whole trial, in the budget's :attr:`unit`."""
         return float(getattr(self, self.unit))
-
-
-class Patience(Section):
-    """`search.patience`: early stopping of trials that no longer improve."""
-
-    epochs: int = Field(ge=1)
-    """Number of epochs without a smaller criterion after which a trial stops. The criterion is
-    ``val_loss`` if that is the first objective, otherwise ``val_error``."""
-
-    removed: ClassVar = {"min_delta": ((0.0,), "any decrease is an improvement; remove it")}
 
 
 class SearchConfig(Section):
@@ -127,9 +114,8 @@ class SearchConfig(Section):
     through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
     """Number of structures of the validation split that are used after each epoch. ``auto`` uses
-    all of them, but with a ``budget`` in ``steps`` or ``samples`` as many as an epoch trains on and
-    at least 1,000, with a ``budget`` in ``seconds`` 10,000, and 1 if no objective is a loss or an
-    error."""
+    all of them, but with a ``budget`` as many as an epoch trains on and at least 1,000, and 1 if no
+    objective is a loss or an error."""
     min_epochs: int = Field(default=2, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -141,8 +127,6 @@ class SearchConfig(Section):
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
     ``optuna.pruners``, or ``module:Class``, and its arguments."""
-    patience: Patience | None = None
-    """Stop trials that no longer improve, in addition to the rule."""
     keep_checkpoints: Literal["all", "best"] = "all"
     """Checkpoints of ended trials that stay on disk. ``best`` keeps only the checkpoints of trials
     that may become members: the best 64 of each message-passing type, or three times
@@ -172,6 +156,7 @@ class SearchConfig(Section):
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
         "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
+        "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
     }
 
     @field_validator("sampler", mode="before")
@@ -268,11 +253,6 @@ class SearchConfig(Section):
                 f"pruner knows one objective, as Optuna's do, but there are "
                 f"{len(self.objectives)}; remove it, rungs judge by the first"
             )
-        if self.patience is not None and not self.judges_errors:
-            yield (
-                f"patience waits for a smaller error, but the objectives are "
-                f"{' and '.join(self.objectives)}; remove it"
-            )
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
             for conflict in self.wrong_enqueued(values):
@@ -339,14 +319,14 @@ class SearchConfig(Section):
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
         """Return the epochs at which a trial is judged; the last is ``num_epoch``.
 
-        Without a rule and patience, a trial is judged only at its end.
+        Without a rule, a trial is judged only at its end.
 
         Parameters
         ----------
         num_epoch
             Number of epochs of a trial that is not stopped early, `Training.num_epoch`.
         """
-        if self.rungs == "none" and self.patience is None:
+        if self.rungs == "none":
             return (num_epoch,)
         epochs, rungs = self.min_epochs, []
         while epochs < num_epoch:

@@ -118,11 +118,9 @@ def select_members(
     Parameters
     ----------
     strategy
-        ``top``: the best trials. ``best_of_each_type``: the best trial of each message-passing
-        type, the best type first, then the second of each type, and so on. ``greedy``: first the
-        best trial, then one by one the trial, or further seed of a trial, that lowers the criterion
-        of the members' mean most; among equally good ones a new message-passing type comes first,
-        then a new width.
+        ``top``: the best trials. ``greedy``: first the best trial, then one by one the trial, or
+        further seed of a trial, that lowers the criterion of the members' mean most; among equally
+        good ones a new message-passing type comes first, then a new width.
     size
         Number of members to select; at most the number of candidates.
     candidates
@@ -139,16 +137,15 @@ def select_members(
         Members, the best candidate first, and reserve.
     """
     ranked = best_first(candidates)
-    line = _round_robin(ranked) if strategy == "best_of_each_type" else ranked
-    chosen = [Choice(line[0].trial, 0, _reason(line[0], True, strategy))]
+    chosen = [Choice(ranked[0].trial, 0, _reason(ranked[0], True))]
     pool = [c for c in ranked if not any(_rank(c)[:2]) and _known(residuals.get(c.trial))]
     if strategy == "greedy" and len(pool) > 1:
         judged = Judged(np.stack([residuals[c.trial] for c in pool]), shares, power)
-        chosen += _greedy(pool, judged, size - 1, has_best=pool[0] is line[0])
+        chosen += _greedy(pool, judged, size - 1, has_best=pool[0] is ranked[0])
     taken = {choice.trial for choice in chosen}
-    rest = [candidate for candidate in line if candidate.trial not in taken]
+    rest = [candidate for candidate in ranked if candidate.trial not in taken]
     missing = size - len(chosen)
-    chosen += [Choice(c.trial, 0, _reason(c, False, strategy)) for c in rest[:missing]]
+    chosen += [Choice(c.trial, 0, _reason(c, False)) for c in rest[:missing]]
     return Selection(chosen, [Choice(c.trial, 0, _NEXT) for c in rest[missing:]])
 
 
@@ -237,28 +234,12 @@ def _known(residuals: Floats | None) -> bool:
     return residuals is not None and bool(np.isfinite(residuals).all())
 
 
-def _round_robin(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Sort candidates: the best of each message-passing type, then the second of each, and so on.
-
-    ``ranked`` is sorted as by :func:`best_first`.
-    """
-    seen = Counter[str]()
-    rounds = []
-    for candidate in ranked:
-        rounds.append((*_rank(candidate)[:2], seen[candidate.mpnn_type]))
-        seen[candidate.mpnn_type] += 1
-    order = sorted(range(len(ranked)), key=lambda i: rounds[i])
-    return [ranked[i] for i in order]
-
-
-def _reason(candidate: Candidate, is_best: bool, strategy: Strategy) -> str:
+def _reason(candidate: Candidate, is_best: bool) -> str:
     what = f"criterion {candidate.value:.4g}"
     if not candidate.feasible:
         return f"too few trials kept the limits of search.constraints; {what}"
     if is_best:
         return f"the best trial; {what}"
-    if strategy == "best_of_each_type":
-        return f"among the best of type {candidate.mpnn_type or 'unknown'}; {what}"
     return f"next by the criterion; {what}"
 
 

@@ -365,25 +365,24 @@ class Power:
         return gcd_seconds * self.gcd_watts + node_seconds * self.rest_watts
 
 
-def measured_power(experiences: Iterable[Experience]) -> Power | None:
+def measured_power(experience: Experience | None) -> Power | None:
     """Compute the power of GCDs and nodes from segments with counted energy; None without any.
 
     A segment that shared its GCD counts with its share of the GCD's energy and time.
 
     Parameters
     ----------
-    experiences
-        Measurements on one machine; a segment that several of them contain counts once.
+    experience
+        Measurements on one machine; None if there are none.
     """
-    taken = {}
-    rest: list[float] = []
-    for experience in experiences:
-        for one in chain(*experience.segments.values(), *experience.packs.values()):
-            if one.is_sound and one.joules is not None and 0 <= one.joules < math.inf:
-                taken[one] = one.joules, one.seconds * one.width / one.together
-        if experience.rest_watts is not None:
-            rest.append(experience.rest_watts)
+    if experience is None:
+        return None
+    taken = [
+        (one.joules, one.seconds * one.width / one.together)
+        for one in chain(*experience.segments.values(), *experience.packs.values())
+        if one.is_sound and one.joules is not None and 0 <= one.joules < math.inf
+    ]
     if not taken:
         return None
-    joules, seconds = map(sum, zip(*taken.values(), strict=True))
-    return Power(joules / seconds, len(taken), rest[-1] if rest else None)
+    joules, seconds = map(sum, zip(*taken, strict=True))
+    return Power(joules / seconds, len(taken), experience.rest_watts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import matplotlib as mpl
@@ -17,17 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import Study
 from optuna.trial import TrialState, create_trial
-from rich.table import Table
 
-from hydragnn_flow.config.search import COSTS
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.report import style
 from hydragnn_flow.report.gcd_time import CAUSES
 from hydragnn_flow.report.style import BLUE, ORANGE, PALE, RED, SKY, SOFT, WIDE
-from hydragnn_flow.report.tables import objective_label, short_names, terminal
+from hydragnn_flow.report.tables import objective_label, short_names
 from hydragnn_flow.report.trials_frame import ranking, value_columns
 from hydragnn_flow.segment import SegmentResult
 
@@ -38,87 +34,12 @@ MANY = 50
 FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
 
 
-def parameter_importance(
-    study: Study, frame: pd.DataFrame, objective: int = 0, *, fanova: bool = False
-) -> pd.DataFrame:
-    """Measure how much each hyper-parameter decides whether a trial is among the best.
-
-    The best are a tenth of the trials, and at least five. The measure is PED-ANOVA (Watanabe et
-    al., arXiv:2304.10255): the divergence between a parameter's values in the best trials and in
-    all trials, each parameter by itself. A conditional parameter is compared among the trials that
-    have it, and counts by their fraction of both groups (Hasegawa et al., arXiv:2601.20800). Trials
-    are ranked by :func:`~hydragnn_flow.report.trials_frame.ranking`, so the many trials that ended
-    early at a rung count too. If the objective is throughput, seconds or joules, trials that ran
-    out of memory count as well, as the last.
-
-    Parameters
-    ----------
-    study
-        Trials of the search.
-    frame
-        Table of the study, from :func:`hydragnn_flow.report.trials_frame.study_frame`.
-    objective
-        Index of the objective by which trials are ranked.
-    fanova
-        True to add fractions of variance (Hutter et al., ICML 2014). The fractions are averages
-        over the whole space, so a parameter whose good value the sampler found early keeps its
-        importance.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each parameter, the most important first: ``parameter``; ``importance`` [%], 100
-        for all together, or 0 for each if no parameter mattered; number of ``trials`` that have the
-        parameter. With ``fanova`` also ``variance``: the fraction [%] of variance that the
-        parameter explains alone, of the logarithm of throughput, seconds or joules, else of the
-        position in the ranking; NaN if some trials lack the parameter.
-
-    Raises
-    ------
-    InputError
-        If there are too few trials, or the package that ``fanova`` needs is not installed.
-    """
-    order, name = ranking(frame, objective), frame.attrs["objectives"][objective]
-    if len(order) < FEWEST:
-        raise InputError(
-            f"importance: {len(order)} trials have a value of {name}, and at least {FEWEST} are "
-            f"needed"
-        )
-    if fanova and find_spec("sklearn") is None:
-        raise InputError("--fanova: needs scikit-learn; run `pip install 'hydragnn_flow[fanova]'`")
-    if name in COSTS:
-        failed = frame["reason"].str.startswith("out_of_memory") & (frame["state"] == "failed")
-        order = pd.concat([order, pd.Series(np.nan, index=frame.index[failed])])
-    numbers = frame.loc[order.index, "trial"].astype(int)
-    places = dict(zip(numbers, map(float, range(len(order))), strict=True))
-    names = {path: path for path in frame.attrs["parameters"]}
-    ranked = as_complete(study, places, names)
-    with warnings.catch_warnings():
-        # It warns that small targets count as good, which places are, and of rare conditions.
-        warnings.simplefilter("ignore")
-        divergences = evaluator(len(order)).evaluate(ranked)
-    total = sum(divergences.values())
-    table = pd.DataFrame(
-        {
-            "parameter": list(divergences),
-            "importance": [100 * of / total if total else 0.0 for of in divergences.values()],
-            "trials": [int(frame.loc[order.index, path].notna().sum()) for path in divergences],
-        }
-    )
-    if fanova:
-        if name in COSTS and (order.dropna() > 0).all():
-            worst = order.fillna(order.dropna().iloc[-1])
-            ranked = as_complete(study, dict(zip(numbers, np.log(worst), strict=True)), names)
-        found = FanovaImportanceEvaluator(seed=0).evaluate(ranked)
-        table["variance"] = [100 * float(found.get(path, np.nan)) for path in table["parameter"]]
-    order_by = ["importance", "parameter"]
-    return table.sort_values(order_by, ascending=[False, True], ignore_index=True)
-
-
 def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
     """Return Optuna's PED-ANOVA evaluator of hyper-parameter importance for ``trials`` trials.
 
-    It compares the best tenth of the trials, at least five, with all.
+    It compares a parameter's values in the best tenth of the trials, at least five, with those in
+    all trials (Watanabe et al., arXiv:2304.10255). A conditional parameter is compared among the
+    trials that have it (Hasegawa et al., arXiv:2601.20800).
     """
     return PedAnovaImportanceEvaluator(target_quantile=max(0.1, 5 / trials))
 
@@ -150,22 +71,6 @@ def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, s
         for t in study.get_trials(deepcopy=False)
     )
     return copy
-
-
-def importance_table(importance: pd.DataFrame, title: str) -> Table:
-    """Return a table of hyper-parameter importances for the terminal, with bars.
-
-    Parameters
-    ----------
-    importance
-        Table of importances from :func:`parameter_importance`.
-    title
-        Line above the table, which names the objective.
-    """
-    table = importance.assign(parameter=short_names(list(importance["parameter"])))
-    longest = table["importance"].max() or 1.0
-    table.insert(2, "", ["█" * round(20 * of / longest) for of in table["importance"]])
-    return terminal(table, title, FEW_TRIALS if table["trials"].max() < MANY else "")
 
 
 _COLOURS = (BLUE, BLUE, SKY, ORANGE, style.PURPLE, style.GREEN, RED, style.WINE, "white", "white")

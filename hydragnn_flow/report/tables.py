@@ -34,8 +34,6 @@ COLUMNS = {
     "reason": ("", "why it did not reach its end"),
     "seconds": ("s", "wall time of the training"),
     "joules": ("J", "energy of the segments"),
-    "importance": ("%", "how far the best trials differ in it from all (PED-ANOVA)"),
-    "variance": ("%", "of the objective over the whole space, by it alone (fANOVA)"),
     "GCD-hours": ("", "time of GCDs at work; segments that share one count once"),
     "node-hours": ("", "time in which any GCD of a node was at work"),
     "peak memory": ("GiB", "of the largest process"),

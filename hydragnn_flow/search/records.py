@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ def best_first(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a trial so far: its objectives, excesses over limits, and validation curve.
+    """Result of a trial so far: its objectives, and excesses over limits.
 
     Attributes
     ----------
@@ -87,16 +87,12 @@ class Outcome:
     excess
         Value minus limit of each quantity in ``search.constraints``; zero or less if the limit is
         kept.
-    curve
-        Pair (epoch, criterion) of every epoch so far; (epoch, validation loss) if the loss is the
-        first objective.
     costs
         Further quantities, which the study records as user attributes of an ended trial.
     """
 
     objectives: tuple[float, ...]
     excess: Mapping[str, float] = field(default_factory=dict)
-    curve: Sequence[Sequence[float]] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -8,37 +8,13 @@ from __future__ import annotations
 import bisect
 import copy
 import math
-from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import optuna
 from optuna.trial import FrozenTrial
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-
-
-def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
-    """Return True if a validation curve has reached no new minimum in its last epochs.
-
-    The answer for an empty curve is False.
-
-    Parameters
-    ----------
-    curve
-        Validation curve ``[(epoch, value), ...]``.
-    epochs
-        Number of epochs without a smaller value after which a curve has stalled.
-    """
-    if not curve:
-        return False
-    best, since = np.inf, curve[0][0]
-    for epoch, value in curve:
-        if value < best:
-            best, since = value, epoch
-    return curve[-1][0] - since >= epochs
-
 
 Verdict = Literal["goes_on", "waits", "stops", "complete"]
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -124,8 +100,7 @@ class Rungs:
     best waiting trials continue when no trial is left to ask for, until there are as many.
     Hyperband's last bracket stops no trial.
 
-    A stalled trial stops first, if configured so. Its value stays in the ranking, like that of a
-    failed trial: it does not change how good the others are.
+    The value of a failed trial stays in the ranking: it does not change how good the others are.
 
     Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
     arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
@@ -184,9 +159,7 @@ class Rungs:
                 return bracket
         return len(self._shares) - 1
 
-    def report(
-        self, number: int, rung: int, value: float, curve: Sequence[Sequence[float]] = ()
-    ) -> Verdict:
+    def report(self, number: int, rung: int, value: float) -> Verdict:
         """Judge a trial at a rung: rank the value that it reports, and return the verdict.
 
         Parameters
@@ -195,8 +168,6 @@ class Rungs:
             Number of the trial, and position of the rung in `epochs` of the trial.
         value
             First objective of the trial's best weights so far; never NaN.
-        curve
-            Validation curve ``[(epoch, value), ...]`` so far, for patience.
 
         Returns
         -------
@@ -210,10 +181,6 @@ class Rungs:
             return "complete"
         if self._passed.get(number, -1) >= rung:
             return "goes_on"
-        patience = self._config.patience
-        if patience is not None and has_stalled(curve, patience.epochs):
-            self._wait_no_longer(number)
-            return "stops"
         if self._config.rungs == "promotion":
             ranking.wait(number)
             return "waits"
@@ -303,8 +270,6 @@ class Rungs:
         if self._pruner is not None:
             assert self._study is not None
             return not self._pruner.prune(self._study, self._trial(number, epoch, value))
-        if self._config.rungs == "none":
-            return True
         if self._config.rungs == "hyperband":
             return not ranking.continued or ranking.among_best(
                 number, self._config.reduction_factor

@@ -307,7 +307,7 @@ class Search:
         rung
             Position of the rung in ``rungs.epochs(number)``, from 0 on.
         outcome
-            Objectives, excesses and curve of the trial so far.
+            Objectives and excesses of the trial so far.
 
         Returns
         -------
@@ -320,7 +320,7 @@ class Search:
         if trial.user_attrs.get(PASSED, -1) >= rung:
             return "goes_on"
         identity, value = trial._trial_id, outcome.objectives[0]
-        verdict = self.rungs.report(number, rung, value, outcome.curve)
+        verdict = self.rungs.report(number, rung, value)
         # Optuna rejects Trial.report with several objectives, but displays stored values.
         epoch = self.rungs.epochs(number)[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
@@ -468,8 +468,7 @@ def rehearse(config: SearchConfig) -> None:
         for limit in config.constraints:
             trial.set_constraint(limit, float(number % 3 - 1))
         value = float(number)
-        prunes = config.rungs != "none" or config.patience
-        if number % 5 == 4 and prunes:
+        if number % 5 == 4 and config.rungs != "none":
             # As Search does it, for several objectives too.
             study._storage.set_trial_intermediate_value(trial._trial_id, 1, value)
             values = [value] if objectives == 1 else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.stores import checked_store
@@ -25,7 +25,7 @@ from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions, VirtualClock
-from hydragnn_flow.simulation.truth import DrawnCurves, DrawnTruth, Truth
+from hydragnn_flow.simulation.truth import DrawnCurves, EstimatedTruth, Truth, draws
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 
@@ -64,10 +64,10 @@ def simulate(
 ) -> Simulated:
     """Simulate a campaign on a machine in virtual time; return its duration and use of GCDs.
 
-    Its run directory has the form of a real one. How long a segment truly takes is drawn at random,
-    independently of the driver's cost model, which has to learn it. Members are chosen by their
-    criterion alone, since simulated trials make no predictions. The sampler `auto` works in a
-    process in real time, so `batched_tpe` replaces it.
+    Its run directory has the form of a real one. How long a segment truly takes differs from the
+    driver's first estimate by errors drawn at random, which its cost model has to learn. Members
+    are chosen by their criterion alone, since simulated trials make no predictions. The sampler
+    `auto` works in a process in real time, so `batched_tpe` replaces it.
 
     Parameters
     ----------
@@ -96,11 +96,12 @@ def simulate(
     with _owned(directory, view) as token:
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
-        watts = simulated_watts(config, site, measured_power(CostFiles(site).read()))
+        watts = simulated_watts(config, site, measured_power(CostFile(site).read()))
         with checked_store(config, directory.store, view) as data:
+            off = draws(seed, "rates").standard_normal()
             return play(
                 Stage(config, site, directory, data, view, token, gcd_watts=watts),
-                lambda context: DrawnTruth(context.estimator, site, seed),
+                lambda context: EstimatedTruth(context.another_estimator(), seed, off),
                 conditions=conditions,
                 seed=seed,
             )

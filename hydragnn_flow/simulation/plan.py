@@ -14,7 +14,8 @@ import optuna
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
+from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
@@ -170,7 +171,7 @@ class Planner:
     ) -> None:
         self._config, self._site, self._store = config, site, store
         self._conditions, self._seed = conditions, seed
-        self._experience: list[Experience] = CostFiles(site).read()
+        self._experience: Experience | None = CostFile(site).read()
         # A plan adds up thousands of networks, so errors of one matter less than in a campaign.
         self._works = WorkInterpolation(0.7, 0.25)
         self.power = measured_power(self._experience)
@@ -180,7 +181,7 @@ class Planner:
     @property
     def is_calibrated(self) -> bool:
         """True if the cost model has measurements from the site; False if its rates are guessed."""
-        return any(any(one.segments.values()) for one in self._experience)
+        return self._experience is not None and any(self._experience.segments.values())
 
     def survey(self, view: View) -> list[Configuration]:
         """Draw 200 configurations of the search space; estimate the time and memory of each."""
@@ -189,7 +190,7 @@ class Planner:
             context = Context(
                 *(self._config, self._site, directory, self._store, "", view), works=self._works
             )
-            self._recall(context)
+            self._recall(context.estimator)
             return survey(context, 200, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
@@ -229,10 +230,8 @@ class Planner:
         seed = self._seed * 1_009 + draw
 
         def truth(context: Context) -> EstimatedTruth:
-            self._recall(context)
             estimator = context.another_estimator()
-            for earlier in self._experience:
-                estimator.costs.recall(earlier)
+            self._recall(context.estimator, estimator)
             return EstimatedTruth(estimator, seed, off)
 
         with tempfile.TemporaryDirectory() as folder:
@@ -248,10 +247,11 @@ class Planner:
                 seed=seed,
             )
 
-    def _recall(self, context: Context) -> None:
-        """Give a campaign's cost model the measurements that a real campaign would start with."""
-        for earlier in self._experience:
-            context.estimator.costs.recall(earlier)
+    def _recall(self, *estimators: Estimator) -> None:
+        """Give cost models the measurements that a real campaign would start with."""
+        if self._experience is not None:
+            for estimator in estimators:
+                estimator.costs.recall(self._experience)
 
 
 def _with_nodes(site: Site, nodes: int) -> Site:

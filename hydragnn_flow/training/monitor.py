@@ -129,8 +129,6 @@ class TrainingMonitor:
         Function that reports that the training still works (a heartbeat). It is called before every
         step and evaluation batch with the time of the longest step so far [s], a silence that is
         normal; 0 before the first synchronisation.
-    seconds_between_syncs
-        Approximate upper limit of the time between two synchronisations [s]; at most a second.
     joules
         Function that returns the energy of this rank so far [J]; None if there is no counter.
     """
@@ -143,13 +141,11 @@ class TrainingMonitor:
         should_stop: Callable[[], bool],
         seconds_between_saves: float = 0.0,
         alive: Callable[[float], None] = lambda longest_step: None,
-        seconds_between_syncs: float = math.inf,
         joules: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.world, self.device, self.deadline = world, device, deadline
         self.should_stop, self.alive = should_stop, alive
         self._seconds_between_saves = seconds_between_saves
-        self._seconds_between_syncs = seconds_between_syncs
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._synced = self._saved = time.monotonic()
@@ -159,8 +155,6 @@ class TrainingMonitor:
         self._agreed = ""
         self.steps = 0
         """Number of steps whose losses have been read."""
-        self.gcd_seconds = 0.0
-        """Time of the steps whose losses have been read, summed over all GCDs [s]."""
         self._first = self._stepping = (0, 0.0)
         self._graphs = 0
         self.steady = Steady(joules)
@@ -241,9 +235,7 @@ class TrainingMonitor:
         self._save_is_urgent = unsaved >= SECONDS_UNSAVED
         self._agreed = _ASKED if asked else _LATE if late else ""
         self._slowest_step = max(self._slowest_step, seconds)
-        self.gcd_seconds += n * seconds * self.world.size
-        between = min(SECONDS_BETWEEN_SYNCS, self._seconds_between_syncs)
-        self._steps_between_syncs = max(1, int(between / max(seconds, 1e-6)))
+        self._steps_between_syncs = max(1, int(SECONDS_BETWEEN_SYNCS / max(seconds, 1e-6)))
         if self.steady.left:
             self._steps_between_syncs = min(self._steps_between_syncs, self.steady.left)
         self._synced = time.monotonic()

@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
 from hydragnn_flow.config.network import Optimizer, Scheduler, Training
 from hydragnn_flow.models.cost import weight_matrices
-from hydragnn_flow.training.distributed import World
 
 
 class Muon(torch.optim.Optimizer):
@@ -169,9 +167,7 @@ _FUSED = ("Adam", "AdamW", "SGD")
 _FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
-def make_optimizer(
-    model: nn.Module, settings: Optimizer, learning_rate: float, world: World
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     """Return the optimiser of a network's trained parameters, as `Training.Optimizer` says.
 
     Parameters
@@ -179,59 +175,22 @@ def make_optimizer(
     model
         Network whose parameters are trained, except frozen ones.
     settings
-        Section `Training.Optimizer` with type and weight decay.
-    learning_rate
-        Largest learning rate; a schedule sets the rate of each step.
-    world
-        Ranks, over which `use_zero_redundancy` shards the state without changing the steps
-        (Rajbhandari et al., arXiv:1910.02054, stage 1).
+        Section `Training.Optimizer` with type, weight decay and largest learning rate; a schedule
+        sets the rate of each step.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = getattr(torch.optim, settings.type)
-    options: dict[str, Any] = {"lr": learning_rate}
+    options: dict[str, Any] = {"lr": settings.learning_rate}
     if settings.weight_decay is not None:
         options["weight_decay"] = settings.weight_decay
     if settings.type == "Muon":
         kind = partial(Muon, matrices=weight_matrices(model))
     make: Callable[..., torch.optim.Optimizer] = kind
-    if settings.use_zero_redundancy and world.size > 1:
-        # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
-        return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)
-
-
-def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
-    """Return the learning rate for a number of graphs per step, as `batch_scaling` says.
-
-    ``graphs_per_step`` is called only if the rate depends on the number. The rate is proportional
-    to the number (Goyal et al., arXiv:1706.02677) or to its root, which suits Adam and similar
-    optimisers (Malladi et al., arXiv:2205.10287).
-    """
-    if settings.batch_scaling == "none" or settings.reference_batch is None:
-        return settings.learning_rate
-    ratio = graphs_per_step() / settings.reference_batch
-    return settings.learning_rate * (ratio if settings.batch_scaling == "linear" else ratio**0.5)
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """Return the state dict of an optimiser for a checkpoint (collective).
-
-    If ZeRO shards the state it is gathered on the first rank, and empty on the others.
-    """
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        optimizer.consolidate_state_dict(to=0)
-        if not world.is_first:
-            return {}
-    state: dict[str, Any] = optimizer.state_dict()
-    return state
-
-
-# Constants of one_cycle, as in torch's OneCycleLR.
-_LAST = 1 / 25e4
 
 
 class Schedule:
@@ -242,19 +201,15 @@ class Schedule:
     Parameters
     ----------
     training
-        Section `Training`, with schedule and number of epochs.
-    learning_rate
-        Largest learning rate of the schedule.
+        Section `Training`, with schedule, largest learning rate and number of epochs.
     decay
         First and last epoch of a member's schedule; None for a trial, whose schedule spans the
         whole training.
     """
 
-    def __init__(
-        self, training: Training, learning_rate: float, decay: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, training: Training, decay: tuple[int, int] | None) -> None:
         self.settings = training.Scheduler
-        self.learning_rate = learning_rate
+        self.learning_rate = training.Optimizer.learning_rate
         self.decay = decay
         self.first, self.last = decay or (0, training.num_epoch)
         self.plateau: dict[str, float] = {"level": 1.0, "best": math.inf, "waited": 0}
@@ -297,8 +252,6 @@ class Schedule:
         largest, span = self.learning_rate, max(self.last - self.first, 1)
         smallest = min(settings.min_lr, largest)
         warm_up = settings.warmup_epochs
-        if settings.type == "one_cycle":
-            return largest * _one_cycle(done, span - one_step, warm_up or 0.3 * span - one_step)
         rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
         if settings.type == "ReduceLROnPlateau":
             return rising * max(largest * self.plateau["level"], smallest)
@@ -320,18 +273,6 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
         return 1.0
     start, end = decay
     return _half_cosine(_clamped((epoch - start) / max(end - start, 1)))
-
-
-def _one_cycle(done: float, span: float, rise: float) -> float:
-    """Return the factor of a learning rate that rises and falls once in a training.
-
-    Smith & Topin, arXiv:1708.07120. Arguments are numbers of epochs: ``done`` so far, ``span`` in
-    all, and ``rise`` until the largest rate.
-    """
-    if done < rise:
-        return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
-    passed = _clamped((done - rise) / max(span - rise, 1e-9))
-    return _LAST + (1 - _LAST) * _half_cosine(passed)
 
 
 def _half_cosine(x: float) -> float:

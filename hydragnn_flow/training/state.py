@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +19,6 @@ class Progress:
     """Number of steps taken in the current epoch."""
     losses: float = 0.0
     """Sum of the training losses of the steps taken in the current epoch."""
-    seconds: float = 0.0
-    """Time of the steps taken in the current epoch, summed over all GCDs [s]."""
     start: int = 0
     """Number of graphs that earlier epochs drew from the endless order of training graphs."""
     drawn: int = 0
@@ -42,6 +41,12 @@ class Progress:
     ended: int = 0
     """Epoch at which a member's training ended and its last weights were validated without moving
     average; 0 before."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Progress:
+        """Restore the progress from a checkpoint; older ones lack some values or have others."""
+        known = values.keys() & {field.name for field in fields(cls)}
+        return cls(**{name: values[name] for name in known})
 
     def leave_trial(self) -> None:
         """Forget the best epoch of the trial that a member continues; only its own epochs count."""

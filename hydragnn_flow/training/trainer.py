@@ -35,8 +35,6 @@ from hydragnn_flow.training.optimizers import (
     Average,
     Schedule,
     make_optimizer,
-    optimizer_state,
-    scaled_learning_rate,
 )
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
@@ -123,10 +121,8 @@ class Trainer:
         self.criterion = Criterion.of(network, store.manifest, trivial, name)
         if STRESS in self.loss.targets:
             check_cells(store)
-        settings = self.settings.Optimizer
-        rate = scaled_learning_rate(settings, self._graphs_of_a_step)
-        self.schedule = Schedule(self.settings, rate, spec.epochs.decay)
-        self.optimizer = make_optimizer(self.model, settings, rate, world)
+        self.schedule = Schedule(self.settings, spec.epochs.decay)
+        self.optimizer = make_optimizer(self.model, self.settings.Optimizer)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -202,13 +198,10 @@ class Trainer:
         and checkpoints happen between steps. Parameters and errors are those of :meth:`run`. Fused
         training uses this to run the steps of several trainers together.
         """
-        each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.driver.site_gcds / SAVES_PER_SECOND,
             alive=alive,
-            # The clock is read so many times in an epoch that is limited by time.
-            seconds_between_syncs=each / self.world.size / 20,
             joules=joules,
         )
         try:
@@ -255,7 +248,7 @@ class Trainer:
     def plan(self, epoch: int) -> list[Step]:
         """Return all steps of an epoch, planned as if no step of it had been trained yet.
 
-        ``epoch`` counts from 0. With a budget in steps or time, the epoch is planned to follow the
+        ``epoch`` counts from 0. With a budget in steps, the epoch is planned to follow the
         last whole epoch that was trained.
         """
         plan = self.epochs.plan(epoch, self.progress.start, self.budget)
@@ -448,14 +441,13 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint file and, if ranks hold shards, their files (collective)."""
-        optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
         state = {
             "model": self.model.state_dict(),
             "average": self.average.state_dict(),
             "best": self.best,
             KEY: self.predicted,
-            "optimizer": optimizer,
+            "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.plateau,
             "progress": vars(self.progress),
             "random": random_state(self.device),
@@ -504,7 +496,7 @@ class Trainer:
                 group["fused"] = self.optimizer.param_groups[0]["fused"]
         self.optimizer.load_state_dict(optimizer)
         self.schedule.plateau = state["schedule"]
-        self.progress = Progress(**state["progress"])
+        self.progress = Progress.of(state["progress"])
         set_random_state(state["random"], self.device)
         if self.sending.checkpoint is not None:
             self.predicted = state[KEY]
@@ -527,12 +519,7 @@ class Trainer:
         self.budget = Budget.of(network, batches)
         training = network.Training.with_batches(batches)
         self.average.decay = training.ema_decay
-        self.schedule.learning_rate = scaled_learning_rate(
-            training.Optimizer, self._graphs_of_a_step
-        )
-
-    def _graphs_of_a_step(self) -> float:
-        return self.epochs.plan(0, 0, self.budget).graphs_per_step
+        self.schedule.learning_rate = training.Optimizer.learning_rate
 
     def _train_epoch(
         self, monitor: TrainingMonitor
@@ -545,8 +532,6 @@ class Trainer:
         self._graphs, first = 0, progress.step
         self.learning_rate = self.schedule.learning_rate
         for window in plan.windows(progress.step):
-            if self._time_is_up:
-                break
             yield from self._train_window(plan, window, monitor)
         self._sync(monitor)
         self._check_stop(monitor)
@@ -556,12 +541,13 @@ class Trainer:
         return progress.losses / max(progress.step, 1)
 
     def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
-        """Yield ``steps`` with their batches, until the time of a time-limited epoch is used."""
+        """Yield ``steps`` with their batches."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
             for step, pieces in zip(steps, batches, strict=True):
                 self._check_stop(monitor)
-                rate = self.schedule.rate(progress.epoch, progress.step, self._steps_of(plan))
+                most = max(plan.steps, progress.step + 1)
+                rate = self.schedule.rate(progress.epoch, progress.step, most)
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 yield step, pieces
@@ -574,23 +560,6 @@ class Trainer:
                     self._sync(monitor)
                     if monitor.save_is_due(within_epoch=True):
                         self._save(monitor)
-                    if self._time_is_up:
-                        return
-
-    @property
-    def _time_is_up(self) -> bool:
-        """True if a time-limited epoch has used its time; the same on every rank."""
-        return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
-
-    def _steps_of(self, plan: Epoch) -> float:
-        """Return the expected number of steps of the current epoch.
-
-        If time limits the epoch, the number is extrapolated from the speed of its steps so far.
-        """
-        progress, each = self.progress, self.epochs.seconds
-        if each is not None and progress.seconds:
-            return progress.step / min(progress.seconds / each, 1.0)
-        return max(plan.steps, progress.step + 1)
 
     def update(self) -> Tensor:
         """Change weights and their average by the gradients; return the unclipped gradient norm."""
@@ -617,10 +586,9 @@ class Trainer:
         return loss.detach()
 
     def _sync(self, monitor: TrainingMonitor) -> None:
-        progress, before = self.progress, monitor.gcd_seconds
+        progress = self.progress
         for loss in monitor.sync(progress.epoch + 1, progress.step):
             progress.losses += loss
-        progress.seconds += monitor.gcd_seconds - before
 
     def _check_stop(self, monitor: TrainingMonitor) -> None:
         reason = monitor.reason_to_stop()
@@ -636,7 +604,7 @@ class Trainer:
         if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
-        progress.step, progress.losses, progress.seconds = 0, 0.0, 0.0
+        progress.step, progress.losses = 0, 0.0
         progress.start, progress.drawn = progress.start + progress.drawn, 0
         if progress.batches != self.spec.epochs.batches:
             progress.batches = self.spec.epochs.batches

@@ -1,4 +1,4 @@
-"""Campaigns whose trials have budgets in steps, samples or seconds."""
+"""Campaigns whose trials have budgets in steps or samples."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -63,8 +63,7 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(campaign, store):
         ({"budget": {"steps": 60}}, 1000),  # 40 graphs an epoch
         ({"budget": {"steps": 60_000}}, 40_000),
         ({"budget": {"samples": 60_000}}, 10_000),
-        ({"budget": {"seconds": 60}}, 10_000),
-        ({"budget": {"seconds": 60}, "validation_samples": "all"}, 10**6),
+        ({"budget": {"steps": 60}, "validation_samples": "all"}, 10**6),
         ({"validation_samples": 77}, 77),
     ],
 )
@@ -92,18 +91,6 @@ def test_the_estimator_counts_the_steps_of_a_segment(campaign, budget, of_four, 
         assert in_two == pytest.approx(2 * in_a_pass)
         found = estimated(part, size, 2).estimate.uncorrected_seconds
         assert found == pytest.approx(expected * in_a_pass / (36 / size))
-
-
-def test_a_segment_in_seconds_is_expected_to_take_them(campaign):
-    """And to start, validate and end; whatever the size of its steps."""
-    found = []
-    for seconds in (600.0, 1200.0):
-        context = campaign(budget={"seconds": seconds})
-        found.append([estimated(context, size, 6).estimate.seconds for size in (2, 4)])
-        assert context.estimator.steps_per_epoch(context.config.network_with({})) > 1
-    for short, long in zip(*found, strict=True):
-        assert short == pytest.approx(600, rel=0.1) and short > 600
-        assert long - short == pytest.approx(600, rel=0.01)
 
 
 def test_what_a_segment_validates_by_is_a_part(campaign):

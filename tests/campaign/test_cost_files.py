@@ -1,7 +1,6 @@
 """What segments took is kept for the next campaign on the site."""
 
 import errno
-import json
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from phase_cases import NODE, SITE, FakePool, searched, well
 
 from hydragnn_flow.campaign import context as context_module
 from hydragnn_flow.campaign import cost_files
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.locks import Unlockable, locked
 from hydragnn_flow.placement import CostModel, Experience, Taken, Work
@@ -49,17 +48,15 @@ def seconds(model, kind="PNA"):
     return model.estimate(kind, TAKEN.work, 10).seconds
 
 
-def test_what_is_written_is_read(tmp_path, caplog):
-    assert list(CostFiles(SITE, tmp_path).read()) == []
-    CostFiles(SITE, tmp_path).write(SEEN)
-    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN, SEEN]
-    assert list(CostFiles(SITE).read()) == [SEEN]
-    assert json.loads((tmp_path / "cost.json").read_text()) == json.loads(site_file().read_text())
+def test_what_is_written_is_read(caplog):
+    assert CostFile(SITE).read() is None
+    CostFile(SITE).write(SEEN)
+    assert CostFile(SITE).read() == SEEN
     assert not told(caplog)
 
 
 def test_a_name_is_no_path():
-    CostFiles(replace(SITE, name="../a b/c")).write(SEEN)
+    CostFile(replace(SITE, name="../a b/c")).write(SEEN)
     name = f"..-a-b-c-cpu-1-{TORCH}.json"
     assert {path.name for path in site_file().parent.iterdir()} == {name, f".{name}.lock"}
 
@@ -71,32 +68,32 @@ def seen_by(kind):
 def write_many(kind):
     """A campaign whose driver began when there was nothing, and that ends several times."""
     for number in range(12):
-        CostFiles(SITE).write(seen_by(f"{kind}{number}"))
+        CostFile(SITE).write(seen_by(f"{kind}{number}"))
 
 
 def test_campaigns_that_end_at_once_keep_what_both_have_seen():
     kinds, fork = ("PNA", "EGNN"), get_context("fork")
     with fork.Pool(2) as both:
         both.map(write_many, kinds, chunksize=1)
-    (found,) = CostFiles(SITE).read()
+    found = CostFile(SITE).read()
     names = {f"{kind}{number}" for kind in kinds for number in range(12)}
     assert set(found.segments) == set(found.memory) == names
     assert all(several == [TAKEN] for several in found.segments.values())
 
 
 def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, monkeypatch):
-    CostFiles(SITE).write(SEEN)
+    CostFile(SITE).write(SEEN)
     monkeypatch.setattr(cost_files, "locked", lambda path, seconds: locked(path, 0.0))
     with locked(site_file().with_name(f".{site_file().name}.lock"), 0.0):
-        CostFiles(SITE).write(seen_by("EGNN"))
+        CostFile(SITE).write(seen_by("EGNN"))
     (sentence,) = told(caplog)
     assert "cannot be written (its lock is held)" in sentence
-    assert list(CostFiles(SITE).read()) == [SEEN]
+    assert CostFile(SITE).read() == SEEN
     # On a file system without locks what was seen is kept all the same.
     no_locks = Unlockable(errno.ENOLCK, "No locks available")
     monkeypatch.setattr(cost_files, "locked", Mock(side_effect=no_locks))
-    CostFiles(SITE).write(seen_by("EGNN"))
-    (found,) = CostFiles(SITE).read()
+    CostFile(SITE).write(seen_by("EGNN"))
+    found = CostFile(SITE).read()
     assert set(found.segments) == {"PNA", "EGNN"}
 
 
@@ -112,44 +109,43 @@ def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, mo
         (lambda text: text.replace('"threads": 1', '"threads": 7'), "is of threads 7, here it is"),
     ],
 )
-def test_a_file_of_no_use_is_ignored_in_a_sentence(damage, reason, tmp_path, caplog):
+def test_a_file_of_no_use_is_ignored_in_a_sentence(damage, reason, caplog):
     """And the next one written is sound again."""
-    files = CostFiles(SITE, tmp_path)
-    files.write(SEEN)
+    file = CostFile(SITE)
+    file.write(SEEN)
     site_file().write_text(damage(site_file().read_text()))
-    assert list(files.read()) == [SEEN], "that of the run alone"
+    assert file.read() is None
     (sentence,) = told(caplog)
     assert sentence.startswith(f"{site_file()}: {reason}")
     assert sentence.endswith("; it is ignored, and costs are learned anew")
-    files.write(SEEN)
-    assert list(files.read()) == [SEEN, SEEN]
+    file.write(SEEN)
+    assert file.read() == SEEN
 
 
 def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, caplog, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    files = CostFiles(SITE, tmp_path)
+    file = CostFile(SITE)
     for _ in range(2):
-        files.write(SEEN)
+        file.write(SEEN)
     (sentence,) = told(caplog)
     assert "cannot be written (Not a directory)" in sentence
-    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
 
 
-def test_the_users_cache_is_where_others_are(tmp_path, monkeypatch):
+def test_the_users_cache_is_where_others_are(monkeypatch):
     home = Path(os.environ["XDG_CACHE_HOME"], "home")
     monkeypatch.setattr(Path, "home", lambda: home)
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        CostFiles(SITE).write(SEEN)
+        CostFile(SITE).write(SEEN)
         assert (home / ".cache" / "hydragnn_flow" / "cost" / site_file().name).exists()
     monkeypatch.delenv("XDG_CACHE_HOME")
-    CostFiles(SITE).write(SEEN)
-    assert list(CostFiles(SITE).read()) == [SEEN]
+    CostFile(SITE).write(SEEN)
+    assert CostFile(SITE).read() == SEEN
 
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home directory")))
-    CostFiles(SITE, tmp_path).write(SEEN)
-    assert list(CostFiles(SITE, tmp_path).read()) == [SEEN], "the run's file alone"
+    CostFile(SITE).write(SEEN)
+    assert CostFile(SITE).read() is None
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
@@ -190,12 +186,12 @@ def timed(spec):
 def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     """What this one has seen is kept now and then, and at its end."""
     context = campaign()
-    context.cost_files = CostFiles(SITE, context.directory.path)
+    context.cost_file = CostFile(SITE)
     before = seconds(context.estimator.costs)
     searched(TrialPhase(context), FakePool(timed))
     learned = seconds(context.estimator.costs)
     assert learned > 2 * before
-    (first,) = CostFiles(SITE).read()
+    first = CostFile(SITE).read()
     early, late = (
         sum(map(len, experience.segments.values()))
         for experience in (first, context.estimator.costs.experience)
@@ -203,12 +199,12 @@ def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     assert 0 < early < late, "it is written when something new ended, and minutes later"
     monkeypatch.setattr(context_module, "_SECONDS_BETWEEN_COST_FILES", 0.0)
     context.record([])
-    following = replace(campaign(), cost_files=CostFiles(SITE))
+    following = replace(campaign(), cost_file=CostFile(SITE))
     assert seconds(following.estimator.costs) == pytest.approx(learned)
     assert following.estimator.costs.process_gib == pytest.approx(0.22)
     # Another run, which has no ledger yet.
     context.directory.segments.unlink()
-    other = replace(campaign(), cost_files=CostFiles(SITE))
+    other = replace(campaign(), cost_file=CostFile(SITE))
     assert seconds(other.estimator.costs) == pytest.approx(learned, rel=0.02)
 
 
@@ -217,14 +213,14 @@ def numbered(numbers):
     return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
 
 
-def test_what_was_read_at_first_does_not_count_as_new(tmp_path):
+def test_what_was_read_at_first_does_not_count_as_new():
     """What another process has measured since stays, and takes the place of that."""
-    CostFiles(SITE).write(numbered(range(16)))
-    mine = CostFiles(SITE, tmp_path)
-    (read,) = mine.read()
-    CostFiles(SITE).write(numbered(range(20, 36)))
+    CostFile(SITE).write(numbered(range(16)))
+    mine = CostFile(SITE)
+    read = mine.read()
+    CostFile(SITE).write(numbered(range(20, 36)))
     mine.write(read)
-    assert CostFiles(SITE).read() == [numbered(range(20, 36))]
+    assert CostFile(SITE).read() == numbered(range(20, 36))
     mine.write(numbered(range(40, 42)).after(read))
     expected = numbered(range(40, 42)).after(numbered(range(20, 36)))
-    assert CostFiles(SITE).read() == [expected]
+    assert CostFile(SITE).read() == expected

@@ -166,7 +166,7 @@ def test_the_configuration_that_ships_runs(tmp_path):
         return done.output
 
     first = said()
-    assert "throughput [structures/s]" in first and "hydragnn-flow importance" in first
+    assert "throughput [structures/s]" in first and "what mattered" in first
     frame = trials_frame(tmp_path / "run")
     assert list(frame["state"]) == ["complete"] * 2 and (frame["value"] > 0).all()
     assert {result.steady_steps for result in RunDirectory(tmp_path / "run").results()} == {3}

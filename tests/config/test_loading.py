@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig, Parameter, SearchConfig, load_config
-from hydragnn_flow.config.search import Patience
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").rglob("*.yaml"))
 
@@ -87,5 +86,3 @@ def test_rungs_grow_to_the_last_epoch(num_epoch, min_epochs, reduction_factor):
     assert len(rungs) == 1 or rungs[-1] <= rungs[-2] * reduction_factor
     alone = search.model_copy(update={"rungs": "none"})
     assert alone.rung_epochs(num_epoch) == (num_epoch,)
-    stopped = alone.model_copy(update={"patience": Patience(epochs=4)})
-    assert stopped.rung_epochs(num_epoch) == rungs

@@ -11,7 +11,6 @@ from hydragnn_flow.errors import InputError
 
 GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}
 NODE = {"num_headlayers": 2, "dim_headlayers": [7, 6], "type": "conv"}
-SCALED = {"learning_rate": 0.1, "batch_scaling": "sqrt", "reference_batch": 4}
 
 
 def architecture(network, **changes):
@@ -119,7 +118,6 @@ def test_parameters_are_tried_where_they_exist(quickstart, write):
         ("Scheduler.factor", {"choices": [0.3]}, {"Scheduler": {"type": "ReduceLROnPlateau"}}),
         ("Scheduler.patience", {"int": [2, 9]}, {"Scheduler": {"type": "ReduceLROnPlateau"}}),
         ("Scheduler.min_lr", {"float": [1e-6, 1e-4]}, {"Scheduler": {"type": "cosine"}}),
-        ("Optimizer.reference_batch", {"choices": [8, 16]}, {"Optimizer": SCALED}),
     ],
 )
 def test_a_parameter_may_be_searched_where_it_is_read(name, domain, training, quickstart, write):

@@ -33,7 +33,7 @@ GOOD = [
     {"sampler": {"type": "hydragnn_flow:BatchedTPESampler", "n_ei_candidates": 48}},
     {"constraints": {"peak_memory_gib": 48, "gcd_hours": 0.5}},
     {"rungs": "hyperband"},
-    {"rungs": "promotion", "patience": {"epochs": 5}},
+    {"rungs": "promotion"},
     {"pruner": {"type": "PatientPruner", "patience": 2, "wrapped_pruner": {"type": "NopPruner"}}},
     {"pruner": {"type": "PercentilePruner", "percentile": 25.0, "n_startup_trials": 3}},
     {"enqueue": [{WIDTH: 16}, {TYPE: "SchNet", "Architecture.num_gaussians": 9, RATE: 0.005}]},

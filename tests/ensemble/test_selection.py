@@ -22,7 +22,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, save_checkpoint
 from hydragnn_flow.training.measures.criterion import Criterion
 from hydragnn_flow.training.predict import KEY, kept
 
-STRATEGIES: tuple[Strategy, ...] = ("greedy", "top", "best_of_each_type")
+STRATEGIES: tuple[Strategy, ...] = ("greedy", "top")
 any_strategy, powers = st.sampled_from(STRATEGIES), st.sampled_from([1, 2])
 
 
@@ -109,14 +109,6 @@ def test_among_equals_another_type_is_preferred():
     assert [choice.trial for choice in chosen] == [0, 2]
 
 
-def test_best_of_each_type_goes_round_the_types():
-    types = ["A", "A", "A", "B", "C", "B"]
-    candidates = [Candidate(i, 1.0 + i, mpnn_type) for i, mpnn_type in enumerate(types)]
-    judged = Judged(np.ones((6, 3)), np.ones(3))
-    chosen = select("best_of_each_type", 5, candidates, judged).chosen
-    assert [choice.trial for choice in chosen] == [0, 3, 4, 1, 5]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy):
     candidates, judged = drawn(3, 5)
@@ -134,8 +126,7 @@ def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy):
     assert found.chosen[0].trial == best.trial
     judged.residuals[:] = np.nan
     found = select(strategy, 3, candidates, judged)
-    if strategy != "best_of_each_type":
-        assert [choice.trial for choice in found.chosen[1:]] == [c.trial for c in others[:2]]
+    assert [choice.trial for choice in found.chosen[1:]] == [c.trial for c in others[:2]]
 
 
 TYPES = ["SchNet", "SchNet", "SchNet", "EGNN", "PNA"]
@@ -187,7 +178,6 @@ def test_greedy_takes_what_complements_and_not_what_is_second_best(trials, monke
     choose, _ = trials
     assert choose() == ([0, 3], [])
     assert choose(strategy="top") == ([0, 1], [])
-    assert choose(3, strategy="best_of_each_type") == ([0, 3, 4], [])
     # A part of many residuals says the same.
     monkeypatch.setattr(module, "_MOST_RESIDUALS", 60)
     assert choose() == ([0, 3], [])

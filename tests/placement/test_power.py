@@ -16,20 +16,20 @@ def seen(*taken, rest=None):
 
 
 def test_power_is_that_of_a_gcd_whatever_the_width_and_who_shares_it():
-    """Longer segments count for more, none twice, and those that were not counted not at all."""
+    """Longer segments count for more, and those that were not counted not at all."""
     wide = replace(TAKEN, width=4, joules=32_000.0)
     shared = replace(TAKEN, together=2.0, joules=4_000.0)
     for taken in (TAKEN, wide, shared):
-        power = measured_power([seen(taken)])
+        power = measured_power(seen(taken))
         assert power is not None and power.gcd_watts == pytest.approx(200.0)
     longer = replace(TAKEN, seconds=120.0, joules=12_000.0)
-    assert measured_power([seen(TAKEN, longer), seen(longer)]) == Power(20_000.0 / 160.0, 2)
+    assert measured_power(seen(TAKEN, longer)) == Power(20_000.0 / 160.0, 2)
     for joules in (None, float("nan")):
-        assert measured_power([seen(replace(TAKEN, joules=joules), rest=50.0)]) is None
+        assert measured_power(seen(replace(TAKEN, joules=joules), rest=50.0)) is None
 
 
 def test_nodes_draw_what_their_gcds_and_their_rest_do():
-    power = measured_power([seen(TAKEN), seen(rest=70.0)])
+    power = measured_power(seen(TAKEN, rest=70.0))
     assert power is not None and power.rest_watts == 70.0
     assert power.joules(gcd_seconds=10.0, node_seconds=100.0) == 2_000.0 + 7_000.0
     assert Power(200.0, 1).joules(10.0, 100.0) is None

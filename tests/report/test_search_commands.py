@@ -1,4 +1,4 @@
-"""`trials`, `importance` and `dashboard`, as a user types them."""
+"""`trials` and `dashboard`, as a user types them."""
 
 import json
 import re
@@ -55,22 +55,12 @@ def test_trials_writes_a_table_of_all(command, finished, tmp_path, name):
 def test_mistakes_are_told_in_a_sentence(command, finished, tmp_path):
     said = command("trials", finished.directory, "-o", tmp_path / "t.txt", code=2)
     assert "must end in .csv or .parquet" in said
-    assert "not the directory of a run" in command("importance", tmp_path, code=2)
+    assert "not the directory of a run" in command("trials", tmp_path, code=2)
     shutil.copy(finished.directory / "run.yaml", tmp_path)
-    for name in ("trials", "importance", "dashboard"):
+    for name in ("trials", "dashboard"):
         assert "has no trials yet" in command(name, tmp_path, code=2)
     (tmp_path / "study.journal").touch()
     assert "has no trials yet" in command("trials", tmp_path, code=2)
-
-
-def test_importance_draws_bars(command, finished):
-    said = command("importance", finished.directory)
-    assert "What value depends on" in said and "█" * 20 in said
-    for name in ("mpnn_type", "hidden_dim", "num_gaussians", "learning_rate"):
-        assert name in said
-    pytest.importorskip("sklearn")
-    said = command("importance", finished.directory, "--fanova", width=80)
-    assert "variance [%]" in said and "…" not in said
 
 
 def get(url):

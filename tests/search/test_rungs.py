@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-from hydragnn_flow.search.rungs import Rungs, bracket_shares, has_stalled
+from hydragnn_flow.search.rungs import Rungs, bracket_shares
 
 NUM_EPOCH = 20
 RUNGS = (2, 6, 18, 20)
@@ -239,32 +239,6 @@ def test_shares_are_optunas():
     pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
     pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
     assert bracket_shares(5, 3) == pruner._trial_allocation_budgets
-
-
-@pytest.mark.parametrize("rule", ["stopping", "promotion", "none"])
-def test_a_stalled_trial_stops(rule):
-    rungs = made(rungs=rule, patience={"epochs": 3})
-    stalled = [(1, 0.5), *((epoch, 0.45) for epoch in range(2, 7))]
-    falls = [(epoch, 3.0 - 0.2 * epoch) for epoch in range(1, 7)]
-    assert rungs.report(0, 1, 1.8, falls) == ("waits" if rule == "promotion" else "goes_on")
-    assert rungs.report(1, 1, 0.45, stalled) == "stops"
-    assert 1 not in rungs.waiting()
-
-
-def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer():
-    rungs = made(rungs="promotion", patience={"epochs": 1})
-    rungs.restore(0, 0, 1.0, went_on=None)
-    assert rungs.waiting() == [0]
-    assert rungs.report(0, 0, 1.0, [(1, 1.0), (2, 1.0)]) == "stops"
-    assert rungs.waiting() == []
-
-
-@given(losses=st.lists(st.integers(0, 9), min_size=1, max_size=30), epochs=st.integers(1, 10))
-def test_stalled_means_the_minimum_is_that_old(losses, epochs):
-    first_minimum = losses.index(min(losses))
-    expected = len(losses) - 1 - first_minimum >= epochs
-    assert has_stalled([*enumerate(losses, start=1)], epochs) == expected
-    assert not has_stalled([], 1)
 
 
 PRUNERS = [

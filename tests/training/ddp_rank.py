@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
-import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -15,15 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from driver_cases import PATIENCE
-from training_cases import CPU, judged, same
+from training_cases import CPU, judged
 
-from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import read_segment
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, join
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.optimizers import make_optimizer, optimizer_state
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -60,7 +57,6 @@ def _rank(
 ) -> Any:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
-    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # as a user may have it for other tools
     try:
         world = join(rank, size, dist.FileStore(meeting, size), "cpu")
         # The trainers are gone before the group is: gloo's threads must not outlive it.
@@ -116,7 +112,7 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
         "predicted": predicted,
         "held": {name: sum(map(_here, tensors)) for name, tensors in held.items()},
     }
-    if world.size > 1 and trainer.settings.Optimizer.use_zero_redundancy:
+    if world.size > 1 and trainer.settings.accumulation_steps > 1:
         spent = torch.tensor([1.0, 10.0 * (1 + world.rank)], dtype=torch.float64)
         trainer.spent = lambda: Spent(*world.sum(spent.clone()).tolist())
         trainer.save()
@@ -202,48 +198,3 @@ def answers(world: World, specs: dict[str, Any], stopped: Any, streamed: Any) ->
         stream(streamed, world),
         [world.told(text if world.rank == 0 else "mine", CPU) for text in TOLD],
     ]
-
-
-class Bomb:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.folder),)
-
-
-def stepped(make: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> Any:
-    """An optimiser that has taken two steps, with the same gradients each time."""
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-    optimizer = make(model)
-    for _ in range(2):
-        for weight in model.parameters():
-            weight.grad = torch.randn(weight.shape)
-        optimizer.step()
-    return optimizer
-
-
-def compare_shared_state(world: World, settings: Optimizer) -> None:
-    """The state that ranks share, gathered by the first, is that of one process."""
-    found = optimizer_state(stepped(lambda m: make_optimizer(m, settings, 0.01, world)), world)
-    if world.is_first:
-        alone = stepped(
-            lambda m: (
-                make_optimizer(m, settings, 0.01, World())
-                if settings.type == "Muon"
-                else torch.optim.AdamW(m.parameters(), lr=0.01)
-            )
-        )
-        assert same(found["state"], alone.state_dict()["state"])
-        assert "matrices" not in found["param_groups"][0], "no second copy of the weights"
-
-
-def attack_shared_state(world: World, settings: Optimizer, folder: Path) -> None:
-    """The second rank sends code in its part of the state."""
-    optimizer = stepped(lambda model: make_optimizer(model, settings, 0.01, world))
-    if not world.is_first:
-        optimizer.optim.param_groups[0]["extra"] = Bomb(folder)
-    optimizer_state(optimizer, world)

@@ -108,16 +108,6 @@ def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(data, ba
     assert len(steps) <= len(plan_epoch(sizes, one, seed=0, epoch=0, world=1))
 
 
-def test_a_rate_that_follows_the_step_grows_once(tmp_path, alloy_store):
-    optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 4}
-    trainer = trainer_of(tmp_path, alloy_store, 1, Training__Optimizer=optimizer, batches=2)
-    graphs = len(alloy_store["trainset"]) / len(trainer.plan(0))
-    assert 4 < graphs <= 8
-    assert trainer.schedule.learning_rate == pytest.approx(0.01 * graphs / 4)
-    # What is predicted on one GCD is of one batch.
-    assert trainer.reading.of_a_step == {"graphs": 4}
-
-
 def test_steps_of_two_batches_are_those_of_one_twice_as_large(tmp_path, alloy_store):
     two = run_segment(segment(tmp_path / "two", alloy_store, 3, batches=2))
     larger = {

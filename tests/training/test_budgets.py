@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import changed, network_with
-from training_cases import segment, stops_at, trainer_of
+from training_cases import segment, trainer_of
 
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
@@ -58,19 +58,6 @@ def test_a_budget_in_samples_is_the_same_for_all_sizes_of_a_step(tmp_path, alloy
         changes = {"Training__batch_size": size, "budget": ("samples", 50)}
         one = trainer_of(tmp_path / str(size), alloy_store, 6, Seeing, **changes)
         assert sum(map(len, one.run_seen())) == 50
-
-
-def test_a_budget_in_seconds_ends_epochs_by_their_time(tmp_path, alloy_store):
-    """Stopped within one of them, it goes on with what is left of its time."""
-    spec = segment(tmp_path / "t", alloy_store, 4, budget=("seconds", 1.8))  # 0.3 each
-    first = run_segment(spec, should_stop=stops_at(8))
-    assert first.status == "interrupted"
-    before = load_checkpoint(spec.folder / FILE)["progress"]
-    assert before["seconds"] > 0 or before["epoch"] > 0
-    second = run_segment(spec)
-    assert (second.status, second.to_epoch) == ("ok", 4)
-    after = load_checkpoint(spec.folder / FILE)["progress"]
-    assert after["start"] == 4 * (first.steps + second.steps)
 
 
 def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_store):

@@ -1,6 +1,5 @@
 """DDP: the number of ranks changes the time a training takes and nothing else."""
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,13 @@ import torch
 from ddp_rank import (
     TOLD,
     answers,
-    attack_shared_state,
     check_equal,
-    compare_shared_state,
     on_ranks,
     train,
-    train_on,
 )
 from segment_cases import NETWORK, changed, make_spec
 from training_cases import CPU, PROPERTY, segment
 
-from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import read_segment
@@ -31,7 +26,6 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.plan.batching import Budget, plan_in_order
 from hydragnn_flow.training.predict import gathered, predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
 
@@ -49,7 +43,6 @@ TRAININGS: dict[str, dict[str, Any]] = {
     # more ranks than graphs in a step
     "rmse, one by one": {"Training__batch_size": 1, "Training__loss_function_type": "rmse"},
     "in parts": FIVE | {"Training__accumulation_steps": 2},
-    "ZeRO": FIVE | {"Training__Optimizer__use_zero_redundancy": True},
     "Muon": FIVE | {"Training__Optimizer__type": "Muon"},
     "noise": NOISE | PROPERTY,
     "noise of a potential": NOISE,
@@ -94,32 +87,6 @@ def on_two_ranks(specs, stopped, streamed, tmp_path_factory):
     trained, reasons, predicted, streams, told = zip(*of_ranks, strict=True)
     others = {"reason": reasons[0], "predicted": predicted[0], "streamed": streams, "told": told}
     return {name: [rank[name] for rank in trained] for name in specs} | others
-
-
-def test_ranks_that_share_the_optimiser_save_all_of_it(on_two_ranks, specs, alloy_store):
-    """One process goes on from their checkpoint as from its own."""
-    spec = read_segment(specs["ZeRO"])
-    saved = load_checkpoint(spec.folder / FILE)["optimizer"]
-    one = Trainer(spec, alloy_store, CPU, World())
-    moments = one.optimizer.state_dict()
-    assert saved["state"].keys() == moments["state"].keys()
-    assert len(saved["state"]) == len(list(one.model.parameters()))
-    for mine, theirs in zip(moments["state"].values(), saved["state"].values(), strict=True):
-        torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=0, atol=0)
-    (folder := spec.folder / "alone").mkdir()
-    alone = Trainer(replace(spec, directory=str(folder)), alloy_store, CPU, World())
-    train_on(alone, World())
-    for mine, theirs in zip(alone.optimizer.state.values(), saved["state"].values(), strict=True):
-        torch.testing.assert_close(mine["exp_avg"], theirs["exp_avg"], rtol=1e-3, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["AdamW", "Muon"])
-def test_states_are_gathered_whole_and_run_no_code(name, tmp_path):
-    settings = Optimizer(type=name, learning_rate=0.01, use_zero_redundancy=True)
-    on_ranks(2, compare_shared_state, tmp_path / "whole", settings)
-    with pytest.raises(pickle.UnpicklingError):
-        on_ranks(2, attack_shared_state, tmp_path / "attacked", settings, tmp_path / "has run")
-    assert not (tmp_path / "has run").exists()
 
 
 @pytest.mark.parametrize("name", TRAININGS)

@@ -166,7 +166,6 @@ def with_keys(section, **keys):
         (with_keys("Architecture", global_attn_engine="GPS", global_attn_heads=2), "attention"),
         (with_keys("Training", accumulation_steps=2), "several micro-batches"),
         ({"mode": "stream"}, "streamed"),
-        ({"budget": ("seconds", 60.0)}, "time"),
         ({}, ""),
     ],
 )

@@ -28,8 +28,8 @@ GAT_WITH_DROPOUT = {
 TRAININGS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "plateau": {"Training__Scheduler": PLATEAU | {"warmup_epochs": 1.5}},
-    "one cycle": {
-        "Training__Scheduler": {"type": "one_cycle"},
+    "SGD": {
+        "Training__Scheduler": {"type": "constant", "warmup_epochs": 2},
         "Training__ema_decay": 0.0,
         "Training__Optimizer__type": "SGD",
         "bootstrap": True,

@@ -297,11 +297,6 @@ def test_rows_are_those_of_the_whole(rows, parts, others):
         ({"strategy": "HYBRID_SHARD"}, {}, "needs group"),
         ({"strategy": "HYBRID_SHARD", "group": 3}, {}, "group = 3 does not divide 4 GCDs"),
         ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, {}, "write the strategy"),
-        # What divides already.
-        (
-            *({"strategy": "FULL_SHARD"}, {"Training__Optimizer__use_zero_redundancy": True}),
-            "use_zero_redundancy",
-        ),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused(sharding, changes, words):
@@ -310,12 +305,18 @@ def test_a_strategy_that_cannot_be_is_refused(sharding, changes, words):
         parallel(nn.Linear(1, 1), network.Training, World(0, 4), CPU)
 
 
-# Changes of a network, times that a step gathers the weights, and the bytes of a weight in a sum.
+def test_zero_redundancy_is_a_strategy():
+    zero = {"Training__Optimizer__use_zero_redundancy": True}
+    asked = load_network(network_with(**zero)).Training
+    assert asked.is_sharded and not asked.sharding.reshards
+    assert not load_network(sharded("NO_SHARD", **zero)).Training.is_sharded
+
+
+# Changes of a network, and times that a step gathers the weights.
 WAYS = {
-    "DDP": ({}, 0, 4),
-    "DDP, bf16": ({"Training__ddp": {"comm_hook": "bf16"}}, 0, 2),
-    "FULL_SHARD": ({"Training__sharding": {"strategy": "FULL_SHARD"}}, 2, 4),
-    "SHARD_GRAD_OP": ({"Training__sharding": {"strategy": "SHARD_GRAD_OP"}}, 1, 4),
+    "DDP": ({}, 0),
+    "FULL_SHARD": ({"Training__sharding": {"strategy": "FULL_SHARD"}}, 2),
+    "SHARD_GRAD_OP": ({"Training__sharding": {"strategy": "SHARD_GRAD_OP"}}, 1),
 }
 
 
@@ -324,17 +325,17 @@ def test_what_is_sent_is_what_is_planned(tmp_path, alloy_store):
     wide = {"Architecture__hidden_dim": 64, "Training__batch_size": 4}
     specs = {
         name: segment(tmp_path, alloy_store, 1, **wide, **keys).to_dict()
-        for name, (keys, _, _) in WAYS.items()
+        for name, (keys, _) in WAYS.items()
     }
     for answers in ddp_rank.on_ranks(2, traffic_rank.sent, tmp_path / "meeting", specs):
-        for name, (_, gathers, size) in WAYS.items():
+        for name, (_, gathers) in WAYS.items():
             sent, whole = answers[name]
             work = Work(
                 flops=0.0,
                 bytes=0.0,
                 launches=0.0,
                 activation_bytes=0.0,
-                parameter_bytes=whole * size / 4,
+                parameter_bytes=whole,
                 parts=2 if gathers else 1,
                 gathers=gathers,
             )

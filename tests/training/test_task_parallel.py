@@ -255,7 +255,6 @@ def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores):
 def test_what_cannot_be_divided_is_refused(stores, alloy_store):
     for network, words in (
         (divided(Training__sharding={"strategy": "FULL_SHARD"}), r"sharding\.strategy"),
-        (divided(Training__Optimizer__use_zero_redundancy=True), "use_zero_redundancy"),
         ({**divided(), "engine": "hydragnn"}, "engine is hydragnn"),
     ):
         with pytest.raises(InputError, match=words):

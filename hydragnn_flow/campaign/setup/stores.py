@@ -92,10 +92,9 @@ def checked_store(
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Return the number of validation graphs by which each epoch of a run is judged.
 
-    By default it is the number of all validation graphs. With a `search.budget` in steps or samples
-    it is the number of graphs that an epoch trains on, at least 1,000; with a budget in seconds it
-    is 10,000. It is 1 if no objective is a prediction error, and never more than the split
-    has.
+    By default it is the number of all validation graphs. With a `search.budget` it is the number
+    of graphs that an epoch trains on, at least 1,000. It is 1 if no objective is a prediction
+    error, and never more than the split has.
 
     Parameters
     ----------
@@ -113,8 +112,6 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     if asked == "all" or budget is None:
         return there
     unit, size = budget
-    if unit == "seconds":
-        return min(10_000, there)
     trained = size / config.num_epoch
     if unit == "steps":
         train = drawn_size(manifest, config.data.sampling)

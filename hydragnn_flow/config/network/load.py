@@ -20,7 +20,7 @@ from hydragnn_flow.config.base import Section, check_keys, explain, import_class
 from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
 from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, REFUSED, default_weights
-from hydragnn_flow.config.network.training import Optimizer, Scheduler, Sharding, Training
+from hydragnn_flow.config.network.training import Scheduler, Sharding, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
@@ -121,7 +121,6 @@ _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
         "patience": ("EarlyStopping", (True,)),
         "nll_beta": ("loss_function_type", ("GaussianNLLLoss",)),
     },
-    Optimizer: {"reference_batch": ("batch_scaling", ("linear", "sqrt"))},
     Scheduler: {
         "factor": ("type", ("ReduceLROnPlateau",)),
         "patience": ("type", ("ReduceLROnPlateau",)),
@@ -278,6 +277,15 @@ class HydraNetwork(NetworkConfig):
 
     Architecture: Architecture
     """Layers of the network."""
+
+    @model_validator(mode="after")
+    def _zero_shards(self) -> HydraNetwork:
+        training = self.Training
+        is_asked = training.Optimizer.use_zero_redundancy and not training.task_parallel
+        if training.sharding is not None or not is_asked:
+            return self
+        shards = {"sharding": Sharding(strategy="SHARD_GRAD_OP")}
+        return self.model_copy(update={"Training": training.model_copy(update=shards)})
 
     @property
     def branches(self) -> int:

@@ -86,12 +86,11 @@ class DDP(Section):
 
     bucket_cap_mb: float = Field(default=25.0, gt=0)
     """Size of the buckets in which gradients are exchanged [MiB]."""
-    comm_hook: Literal["none", "bf16"] = "none"
-    """``bf16`` exchanges gradients rounded to bfloat16, in half the bytes."""
 
     removed: ClassVar = {
         "gradient_as_bucket_view": ((True,), "gradients are always stored once; remove it"),
         "static_graph": ((False,), "the same parameters are used in every step; remove it"),
+        "comm_hook": (("none",), "gradients are exchanged as they are; remove it"),
     }
 
 
@@ -117,13 +116,14 @@ class Optimizer(Section):
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
     """Weight decay. By default 0.01 for AdamW and Muon, 0 for the others."""
-    batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Growth of the learning rate with the number of graphs in a step divided by
-    ``reference_batch``: in proportion (``linear``) or with the square root (``sqrt``)."""
-    reference_batch: int | None = Field(default=None, ge=1)
-    """Number of graphs in a step for which ``learning_rate`` is meant."""
     use_zero_redundancy: bool = False
-    """Shard the optimiser's state over the GCDs that train the network."""
+    """The same as ``sharding`` with the strategy ``SHARD_GRAD_OP``. It has no effect if
+    ``sharding`` is given, and none with ``task_parallel`` or an engine."""
+
+    removed: ClassVar = {
+        "batch_scaling": (("none",), "write the learning_rate for the batch_size of the file"),
+        "reference_batch": ((), "write the learning_rate for the batch_size of the file"),
+    }
 
     @model_validator(mode="before")
     @classmethod
@@ -135,20 +135,10 @@ class Optimizer(Section):
 
         The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
         square root for other optimisers, which divide steps by the magnitude of the gradient
-        (Malladi et al., arXiv:2205.10287). With ``batch_scaling`` the section stays unchanged,
-        because its learning rate already follows the number of graphs in a step.
+        (Malladi et al., arXiv:2205.10287).
         """
-        if self.batch_scaling != "none":
-            return self
         factor = number if self.type == "SGD" else number**0.5
         return self.model_copy(update={"learning_rate": self.learning_rate * factor})
-
-    def _conflicts(self) -> Iterator[str]:
-        if self.batch_scaling != "none" and self.reference_batch is None:
-            yield (
-                f"batch_scaling {self.batch_scaling!r} needs reference_batch, the graphs in a step "
-                f"that learning_rate is meant for"
-            )
 
 
 class Scheduler(Section):
@@ -157,17 +147,18 @@ class Scheduler(Section):
     HydraGNN's drivers all use ``ReduceLROnPlateau`` with the values that are the defaults here.
     """
 
-    type: Literal["constant", "ReduceLROnPlateau", "cosine", "one_cycle"]
-    """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``."""
+    type: Literal["constant", "ReduceLROnPlateau", "cosine"]
+    """Kind of schedule. ``cosine`` ends with ``num_epoch``."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Number of epochs at the start during which the learning rate rises, step by step. With
-    ``one_cycle``, 0 means three tenths of the cycle."""
+    """Number of epochs at the start during which the learning rate rises, step by step."""
     factor: float = Field(default=0.5, gt=0, lt=1)
     """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
     patience: int = Field(default=5, ge=0)
     """ReduceLROnPlateau: number of epochs without improvement before the learning rate falls."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
+
+    removed: ClassVar = {"type: one_cycle": ((), "write cosine with warmup_epochs")}
 
 
 # A field of the same name would hide the class from pydantic.
@@ -287,21 +278,10 @@ class Training(Section):
         return self.sharding is not None and self.sharding.is_sharded
 
     def _conflicts(self) -> Iterator[str]:
-        zero = self.Optimizer.use_zero_redundancy
-        if self.is_sharded and zero:
-            yield (
-                "sharding.strategy divides the optimiser's state already; remove "
-                "Optimizer.use_zero_redundancy"
-            )
         if self.task_parallel and self.is_sharded:
             yield (
                 "task_parallel divides the heads among GCDs, and sharding.strategy all of the "
                 "network; remove one of them"
-            )
-        if self.task_parallel and zero:
-            yield (
-                "task_parallel divides the optimiser's state with the heads; remove "
-                "Optimizer.use_zero_redundancy"
             )
         if self.loss_function_type == "rmse" and self.accumulation_steps > 1:
             yield (

@@ -14,7 +14,7 @@ from hydragnn_flow.segment import SegmentSpec
 
 # Settings that may differ among members.
 _OF_TRAINING = ("num_epoch", "gradient_clip", "ema_decay", "Scheduler", "EarlyStopping", "patience")
-_OF_OPTIMIZER = ("learning_rate", "weight_decay", "batch_scaling", "reference_batch")
+_OF_OPTIMIZER = ("learning_rate", "weight_decay")
 
 
 def refusal_of(spec: SegmentSpec) -> str:
@@ -23,8 +23,6 @@ def refusal_of(spec: SegmentSpec) -> str:
         return reason
     if spec.store.mode == "stream":
         return "trainings on a store that is streamed cannot be fused"
-    if spec.epochs.budget is not None and spec.epochs.budget[0] == "seconds":
-        return "epochs that end by time cannot be fused"
     return ""
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_flow.config.network import DDP
@@ -164,8 +163,6 @@ class Replicated(Parallel):
             bucket_cap_mb=settings.bucket_cap_mb,
             gradient_as_bucket_view=True,
         )
-        if settings.comm_hook == "bf16":
-            self._ddp.register_comm_hook(None, _in_bf16)
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
         """Compute the outputs of the network for a batch, in DDP's forward pass (collective)."""
@@ -175,15 +172,3 @@ class Replicated(Parallel):
     def without_exchange(self) -> AbstractContextManager[None]:
         """Return DDP's context in which gradients accumulate on each rank without exchange."""
         return self._ddp.no_sync()
-
-
-def _in_bf16(state: Any, bucket: Any) -> Any:
-    """Call torch's hook that exchanges gradients in bfloat16.
-
-    DDP refuses torch's own function except on NCCL and XCCL, although gloo sums bfloat16 too.
-    """
-    return bf16_compress_hook(state, bucket)
-
-
-# DDP checks the annotations.
-_in_bf16.__annotations__ = bf16_compress_hook.__annotations__

@@ -64,7 +64,6 @@ class TaskParallel(Parallel):
         # Creating groups is a collective: all ranks create all groups, in the same order.
         groups = [dist.new_group(one, timeout=PATIENCE) for one in division.ranks if len(one) > 1]
         self._exchange = next((g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER), None)
-        self._compresses = settings.comm_hook == "bf16"
         self.files = len(division.ranks) - 1
         self._heads.keep(self._branches)
         super().__init__(model.to(device))
@@ -181,8 +180,6 @@ class TaskParallel(Parallel):
         if self._exchange is None:
             return
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        if self._compresses:
-            flat = flat.bfloat16()
         dist.all_reduce(flat, group=self._exchange)
         pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
         for gradient, piece in zip(gradients, pieces, strict=True):

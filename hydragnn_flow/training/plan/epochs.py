@@ -1,8 +1,8 @@
 """Epochs of a training: windows of an endless order of graphs, planned from the index alone.
 
-An epoch is limited by a number of graphs, such as a whole pass, by a number of steps, or by time.
-It is planned window by window during training: only the graphs of a window are drawn, and only
-their sizes are read, so 100 steps of a hundred million graphs cost what 100 steps of a thousand do.
+An epoch is limited by a number of graphs, such as a whole pass, or by a number of steps. It is
+planned window by window during training: only the graphs of a window are drawn, and only their
+sizes are read, so 100 steps of a hundred million graphs cost what 100 steps of a thousand do.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Epoch:
     n_graphs: int | None = None
     """Number of graphs to draw, if graphs limit the epoch."""
     n_steps: int | None = None
-    """Number of steps, if steps limit the epoch. Time limits it if ``n_graphs`` and ``n_steps`` are
-    None."""
+    """Number of steps, if steps limit the epoch."""
     blocks: Ints | None = None
     """First graph of each block (group of graphs in a shard) of a streamed split, and the end of
     the last block, [n_blocks + 1]. Each rank reads its own range of blocks, and shuffles graphs
@@ -70,8 +69,7 @@ class Epoch:
     def steps(self) -> int:
         """Number of training steps in the epoch; an estimate if it is planned in several windows.
 
-        A window is a part that is planned at once. If time limits the epoch, the result is the
-        number of steps of a pass through the split.
+        A window is a part that is planned at once.
         """
         if self.n_steps is not None:
             return self.n_steps
@@ -243,13 +241,6 @@ class Epochs:
         else:
             self._order = Shuffled(len(train), spec.seed, spec.epochs.bootstrap)
 
-    @property
-    def seconds(self) -> float | None:
-        """Time for an epoch's steps, summed over GCDs [s]; None if time does not limit epochs."""
-        if self._spec.epochs.budget is None or self._spec.epochs.budget[0] != "seconds":
-            return None
-        return self._spec.epochs.budget[1] / self._spec.network.Training.num_epoch
-
     def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
         """Return the plan of one epoch: which graphs each step has, and which rank computes them.
 
@@ -258,18 +249,18 @@ class Epochs:
         epoch
             Index of the epoch, from 0.
         start
-            Number of graphs drawn by earlier epochs; used only if steps or time limit epochs.
+            Number of graphs drawn by earlier epochs; used only if steps limit epochs.
         limits
             Limits of a batch, and number of batches per step.
         """
         unit, size = self._spec.epochs.budget or ("pass", len(self._train))
         parts = 1 if unit == "pass" else self._spec.network.Training.num_epoch
         number = part_of(int(size), parts, epoch)
-        if unit in ("pass", "samples"):
+        if unit != "steps":
             start = int(size) * epoch // parts
         return Epoch(
             *(self._train, self._order, limits, start, self._world),
-            n_graphs=number if unit in ("pass", "samples") else None,
+            n_graphs=None if unit == "steps" else number,
             n_steps=number if unit == "steps" else None,
             blocks=self._blocks,
             seed=self._spec.seed,
