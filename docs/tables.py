@@ -31,7 +31,7 @@ from hydragnn_flow.config.search import (
     TrainingBudget,
 )
 from hydragnn_flow.config.sources import FORMATS, Role, section_class
-from hydragnn_flow.data.sources.layouts import layouts
+from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.execution.site import NodeOptions, Options, about_site, shipped_sites
 
 PAGES = [

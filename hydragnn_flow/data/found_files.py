@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.sources import Role
+from hydragnn_flow.data.layouts import is_layout
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
 from hydragnn_flow.data.sources.csv_tables import rows_of, structure_file
 from hydragnn_flow.data.sources.file_names import (
     matching,
     natural_order,
 )
-from hydragnn_flow.data.sources.layouts import is_layout
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.errors import InputError
 

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field
 
 from hydragnn_flow.config.sources import Level
+from hydragnn_flow.data.layouts import (
+    array_format,
+    array_structures,
+    count_arrays,
+    files_beside,
+)
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.beyond_ase import (
     BOM,
@@ -26,12 +32,6 @@ from hydragnn_flow.data.sources.beyond_ase import (
     element,
     lammps_structures,
     plain_frame,
-)
-from hydragnn_flow.data.sources.layouts import (
-    array_format,
-    array_structures,
-    count_arrays,
-    files_beside,
 )
 from hydragnn_flow.data.sources.structures import (
     Found,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hydragnn_flow.data.sources.layouts import layouts
+from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import Field
 
+from hydragnn_flow.data.layouts import in_known_units
 from hydragnn_flow.data.sources.arrays import lookup
-from hydragnn_flow.data.sources.layouts import in_known_units
 from hydragnn_flow.data.sources.single import from_dict
 from hydragnn_flow.data.sources.structures import Found, StructureSource, StructuresSection, cut
 from hydragnn_flow.errors import InputError
