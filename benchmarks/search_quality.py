@@ -8,8 +8,10 @@ trials run side by side, and each lasts as long as its training did, or a time d
 number, so every engine sees results arrive in the same rhythm. In settings that end in `:rungs`,
 engines also judge trials at their rungs, and every search has the epochs of so many whole
 trainings. *Regret* is the true loss of the best complete trial, as observed, over the best there
-is; random search's is 1, in whole trainings. One engine is ahead of another beyond two standard
-errors over functions. Nothing is timed, so other work may run beside.
+is; random search's is 1, in whole trainings. In settings that end in `:front`, loss and time are
+minimised, and regret is the hypervolume, in logarithms, that 10,000 random trainings have more.
+One engine is ahead of another beyond two standard errors over functions. Nothing is timed, so
+other work may run beside.
 """
 
 from __future__ import annotations
@@ -31,18 +33,25 @@ import typer
 from results import Cell, Run, Table, say
 from search_race.engines import (
     ENGINES,
+    FRONT_ENGINES,
     RUNG_ENGINES,
     WHOLE,
     Clock,
     deephyper_version,
     make_engine,
 )
-from search_race.functions import FUNCTIONS, Function, load
+from search_race.functions import FUNCTIONS, Function, dominated, load
 
 Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
 """Setting, engine, function → regrets half-way and at the end, seed by seed."""
-_TARGETS, _AHEAD = {False: 0.9, True: 0.85}, 2.0
-"""Targets without rungs and with them; standard errors of a difference."""
+_TARGETS, _AHEAD = {"": 0.9, "rungs": 0.85, "front": 1.0}, 2.0
+"""Targets by the kind of setting; standard errors of a difference."""
+TITLES = {
+    "": "Mean regret at the end, random search 1",
+    "rungs": "Mean regret with rungs at equal epochs, random search of whole trainings 1",
+    "front": "Mean regret of hypervolume (loss, time), random search 1",
+}
+"""Kind of setting → title of the table."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +66,17 @@ class Setting:
     """Searches of each function by each engine."""
     slow_seeds: int
     """Searches by engines that take a minute of a core or more."""
-    rungs: bool = False
-    """Whether trials are judged at their rungs."""
+    kind: str = ""
+    """``rungs``: trials are judged at their rungs; ``front``: their time is an objective too."""
 
     @property
     def name(self) -> str:
-        return f"{self.in_flight}:{self.evaluations}" + ":rungs" * self.rungs
+        return f"{self.in_flight}:{self.evaluations}" + f":{self.kind}" * bool(self.kind)
 
     @property
     def engines(self) -> dict[str, str]:
         """Engine → what it is."""
-        return RUNG_ENGINES if self.rungs else ENGINES
+        return {"": ENGINES, "rungs": RUNG_ENGINES, "front": FRONT_ENGINES}[self.kind]
 
 
 SETTINGS = {
@@ -76,20 +85,15 @@ SETTINGS = {
         Setting(4, 60, 60.0, 10, 1),
         Setting(32, 96, 600.0, 10, 1),
         Setting(256, 512, 600.0, 2, 0),
-        Setting(4, 60, 60.0, 10, 10, rungs=True),
-        Setting(32, 96, 600.0, 10, 10, rungs=True),
-        Setting(256, 512, 600.0, 2, 0, rungs=True),
+        Setting(4, 60, 60.0, 10, 10, "rungs"),
+        Setting(32, 96, 600.0, 10, 10, "rungs"),
+        Setting(256, 512, 600.0, 2, 0, "rungs"),
+        Setting(4, 60, 60.0, 5, 1, "front"),
+        Setting(32, 96, 600.0, 5, 0, "front"),
     )
 }
-QUICK = {
-    one.name: one for one in (Setting(4, 16, 60.0, 1, 0), Setting(4, 16, 60.0, 1, 0, rungs=True))
-}
-_SLOW = ("gp", "deephyper")
-TITLES = {
-    False: "Mean regret at the end, random search 1",
-    True: "Mean regret with rungs at equal epochs, random search of whole trainings 1",
-}
-"""Without rungs and with them → title of the table."""
+QUICK = {one.name: one for one in (Setting(4, 16, 60.0, 1, 0, kind) for kind in TITLES)}
+_ALL, _SLOW = ENGINES | RUNG_ENGINES | FRONT_ENGINES, ("gp", "deephyper")
 
 
 def search(
@@ -97,14 +101,16 @@ def search(
 ) -> tuple[float, float]:
     """Regrets of a search half-way and at its end, on slots that always have a trial."""
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
-    first = 0 if setting.rungs and name not in WHOLE else len(function.epochs) - 1
+    first = 0 if setting.kind == "rungs" and name not in WHOLE else len(function.epochs) - 1
     epochs = function.epochs[first:]
     steps = np.diff(epochs, prepend=0)
     budget, spent, begun = setting.evaluations * epochs[-1], 0, 0
     running: list[tuple[float, int, int, int]] = []
     params: list[dict[str, object]] = []
     best = regret = half = math.inf
-    engine = make_engine(name, function, epochs, setting.evaluations, seed, deephyper, clock)
+    front, points = setting.kind == "front", list[tuple[float, float]]()
+    given = epochs, setting.evaluations, seed, deephyper, clock, 1 + front
+    engine = make_engine(name, function, *given)
     with closing(engine):
 
         def start(number: int, key: int, rung: int) -> None:
@@ -125,12 +131,17 @@ def search(
             end, number, key, rung = heapq.heappop(running)
             clock.now = max(clock.now, end)  # the driver may have been busy for longer
             spent += steps[rung]
-            value = function.observed(params[number], seed, number)[first + rung]
-            if rung == len(epochs) - 1 and value < best:
-                best = value
+            told = [float(function.observed(params[number], seed, number)[first + rung])]
+            if front:
+                points.append(function.both(params[number]))
+                told.append(points[-1][1])
+                corner, area = function.front
+                regret = area - dominated(points, corner)
+            elif rung == len(epochs) - 1 and told[0] < best:
+                best = told[0]
                 regret = max(function.losses(params[number])[-1] - function.best, 0.0)
             half = regret if spent <= budget / 2 else half
-            if engine.report(key, epochs[rung], value):
+            if engine.report(key, epochs[rung], *told):
                 start(number, key, rung + 1)
             elif begun < budget:
                 ask(1)
@@ -211,7 +222,9 @@ def main(
     ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help=f"Engines beside random, of {', '.join(ENGINES | RUNG_ENGINES)}."),
+        typer.Option(
+            help=f"Engines beside random, of {', '.join(ENGINES | RUNG_ENGINES | FRONT_ENGINES)}."
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option(help=f"IN-FLIGHT:EVALUATIONS, of {', '.join(SETTINGS)}.")
@@ -231,7 +244,7 @@ def main(
     run = Run("search_quality", ["optuna", "numpy", "scipy", "torch"], quick=quick or development)
     found: Regrets = defaultdict(list)
     for one in chosen:
-        for function in map(load, FUNCTIONS[one.rungs][development]):
+        for function in map(load, FUNCTIONS[bool(one.kind)][development]):
             for name in one.engines:
                 if name == "deephyper" and deephyper is None:
                     continue
@@ -242,11 +255,11 @@ def main(
                     regrets = search(function, name, one, seed, deephyper)
                     found[one.name, name, function.name].append(regrets)
     tables, remarks = [], []
-    for rungs, title in TITLES.items():
-        some = [one for one in chosen if one.rungs == rungs]
+    for kind, title in TITLES.items():
+        some = [one for one in chosen if one.kind == kind]
         if some:
-            tables.append(table(found, some, title, half=rungs))
-            remarks += verdicts(found, some, _TARGETS[rungs])
+            tables.append(table(found, some, title, half=kind != ""))
+            remarks += verdicts(found, some, _TARGETS[kind])
     run.end(
         tables,
         json,

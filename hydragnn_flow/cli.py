@@ -264,6 +264,7 @@ def store_info(path: Store) -> None:
         ("truncated", "; ".join(summary["truncated"])),
         ("duplicates", ", ".join(duplicates)),
         ("left out", "; ".join(summary["left_out"])),
+        ("masked", "; ".join(summary["masked"])),
         ("dtypes", summary["dtypes"]),
         ("size", f"{summary['bytes'] / 1e6:.1f} MB in {_counted(summary['shards'], 'shard')}"),
         ("in place", _in_place(summary["in_place"], summary["bytes_in_place"])),

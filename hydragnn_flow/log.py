@@ -224,17 +224,15 @@ class View(Protocol):
         """
         ...
 
-    def search(
-        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
-    ) -> None:
+    def search(self, states: Mapping[str, int], ready: int, best: float | None, total: int) -> None:
         """Show the progress of a search: number of trials in each state, and best value so far.
 
         Parameters
         ----------
         states
             Number of trials in each of Optuna's states.
-        ready, waiting
-            Number of running trials that have no GCD yet, and of trials that wait to be promoted.
+        ready
+            Number of running trials that have no GCD yet.
         best
             Best value so far of the first objective.
         total

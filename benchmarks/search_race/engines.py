@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 
 from hydragnn_flow.config.search import Parameter, SearchConfig
@@ -52,6 +52,14 @@ RUNG_ENGINES = {
 """Engine of trainings with rungs → what it is."""
 WHOLE = ("auto_whole", "random")
 """Those of them that train every trial to its end."""
+FRONT_ENGINES = {
+    "auto": "ships",
+    "gp": "Optuna's Gaussian process",
+    "tpe": "Optuna's TPE",
+    "nsga2": "Optuna's genetic algorithm",
+    "random": "Optuna's random sampler",
+}
+"""Engine of two objectives → what it is."""
 
 
 class Engine(Protocol):
@@ -59,8 +67,11 @@ class Engine(Protocol):
 
     def ask(self, count: int) -> Asked: ...
 
-    def report(self, key: int, epoch: int, value: float) -> bool:
-        """Learn the loss of a trial at an epoch; whether it continues."""
+    def report(self, key: int, epoch: int, value: float, *more: float) -> bool:
+        """Learn the loss of a trial at an epoch, and its time if that is an objective too.
+
+        The result is whether it continues.
+        """
 
     def close(self) -> None: ...
 
@@ -78,6 +89,8 @@ class OptunaEngine:
         They propose and judge.
     search
         Configuration of our rungs, which judge instead of the pruner; None for the pruner.
+    objectives
+        How many values a trial has; two, and no rungs.
     flat
         Whether the sampler is to propose all parameters always, those too that do not exist in a
         trial, as users do for samplers that know no conditions.
@@ -91,6 +104,7 @@ class OptunaEngine:
         pruner: BasePruner | None = None,
         search: SearchConfig | None = None,
         *,
+        objectives: int = 1,
         flat: bool = False,
     ) -> None:
         self._space, self._end = space, epochs[-1]
@@ -98,7 +112,9 @@ class OptunaEngine:
             name: domain.model_copy(update={"when": {}}) if flat else domain
             for name, domain in space.items()
         }
-        self._study = optuna.create_study(sampler=sampler, pruner=pruner or NopPruner())
+        self._study = optuna.create_study(
+            sampler=sampler, pruner=pruner or NopPruner(), directions=["minimize"] * objectives
+        )
         self._trials: dict[int, optuna.Trial] = {}
         self._rungs = None if search is None else Rungs(search, self._end, self._study, MEMBERS)
         self._place = {epoch: place for place, epoch in enumerate(epochs)}
@@ -114,9 +130,12 @@ class OptunaEngine:
             self._trials[trial.number] = trial
         return asked
 
-    def report(self, key: int, epoch: int, value: float) -> bool:
+    def report(self, key: int, epoch: int, value: float, *more: float) -> bool:
         """Learn the loss of a trial at an epoch; whether it continues."""
         trial = self._trials[key]
+        if more:
+            self._study.tell(trial, [value, *more])
+            return False
         if self._rungs is not None:
             continues = self._rungs.report(key, self._place[epoch], value) == "goes_on"
             trial.report(value, epoch)
@@ -155,7 +174,7 @@ class DeepHyperEngine:
         self, space: Mapping[str, Parameter], python: Path, seed: int, epochs: Sequence[int]
     ) -> None:
         self._end = epochs[-1]
-        self._told: list[tuple[int, float]] = []
+        self._told: list[tuple[float, ...]] = []
         self._process = subprocess.Popen(
             [python.absolute(), Path(__file__).with_name("deephyper_cbo.py")],
             stdin=subprocess.PIPE,
@@ -170,14 +189,14 @@ class DeepHyperEngine:
         told, self._told = self._told, []
         return [(key, params) for key, params in self._answer({"tell": told, "ask": count})]
 
-    def report(self, key: int, epoch: int, value: float) -> bool:
+    def report(self, key: int, epoch: int, value: float, *more: float) -> bool:
         """Learn the loss of a trial at an epoch; whether it continues.
 
         The last loss is told with the next question, as DeepHyper's own loop tells before it asks.
         """
-        continues = epoch < self._end and self._answer({"report": [key, epoch, value]})
+        continues = epoch < self._end and self._answer({"report": [key, epoch, value, *more]})
         if not continues:
-            self._told.append((key, value))
+            self._told.append((key, value, *more))
         return continues
 
     def close(self) -> None:
@@ -267,6 +286,7 @@ def make_engine(
     seed: int,
     deephyper: Path | None,
     clock: Clock,
+    objectives: int = 1,
 ) -> Engine:
     """An engine by name, stock ones with the settings that they have by default."""
     if name == "deephyper":
@@ -292,12 +312,13 @@ def make_engine(
     search = SearchConfig(
         trials=trials, space=function.space, min_epochs=epochs[0], reduction_factor=factor
     )
-    made = partial(OptunaEngine, function.space, epochs)
+    made = partial(OptunaEngine, function.space, epochs, objectives=objectives)
     makers: dict[str, Callable[[], OptunaEngine]] = {
         "auto": lambda: made(auto(), search=search if len(epochs) > 1 else None),
         "auto_whole": lambda: made(auto()),
         "batched_tpe": lambda: made(BatchedTPESampler(seed=seed)),
         "gp": lambda: made(GPSampler(seed=seed), flat=True),
+        "nsga2": lambda: made(NSGAIISampler(seed=seed)),
         "tpe": lambda: made(TPESampler(seed=seed)),
         "tpe_groups": lambda: made(groups()),
         "tpe_hyperband": lambda: made(TPESampler(seed=seed), hyperband),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from numpy.typing import NDArray
 
 from hydragnn_flow.config import Parameter
+from hydragnn_flow.config.domain import satisfying
 
 Params = Mapping[str, Any]
 Table = dict[str, NDArray[Any]]
@@ -45,6 +47,19 @@ class Function:
     epochs: tuple[int, ...] = (1,)
     """Epochs of the rungs."""
 
+    def both(self, params: Params) -> tuple[float, float]:
+        """True loss and time of a whole training."""
+        assert self.length is not None
+        return float(self.losses(params)[-1]), self.length(params)
+
+    @cached_property
+    def front(self) -> tuple[NDArray[np.float64], float]:
+        """Corner that 90 % of 10,000 random configurations are below in loss or time, and the area
+        that they dominate, in logarithms."""
+        drawn = [self.both(params) for params in satisfying(self.space, (), {})]
+        corner = np.quantile(np.log(drawn), 0.9, axis=0)
+        return corner, dominated(drawn, corner)
+
     def observed(self, params: Params, seed: int, number: int) -> NDArray[np.float64]:
         """Losses at the rungs as trial ``number`` of a search sees them, equal for all engines."""
         losses = self.losses(params)
@@ -53,6 +68,12 @@ class Function:
             losses = losses * np.exp(self.scatter @ drawn)
         # The smallest losses so far do not rise, and noise is that of the end.
         return np.maximum.accumulate((losses + self.noise * drawn)[::-1])[::-1]
+
+
+def dominated(points: Sequence[tuple[float, float]], corner: NDArray[np.float64]) -> float:
+    """Area between points and a corner: their hypervolume, in logarithms."""
+    x, y = np.minimum(np.log(sorted(points)), corner).T
+    return float(np.diff(x, append=corner[0]) @ (corner[1] - np.minimum.accumulate(y)))
 
 
 def _surrogate(name: str, about: dict[str, Any], table: Table) -> Function:

@@ -292,15 +292,6 @@ class Context:
         except InputError:
             return 0  # the trial fails with the reason
 
-    @property
-    def admits(self) -> Callable[[Mapping[str, Any]], bool] | None:
-        """Function that returns True if the values of a trial keep the limit of ``parameters``.
-
-        None if there is no such limit.
-        """
-        most = self.config.search.constraints.get(PARAMETERS)
-        return None if most is None else lambda values: 0 < self.parameters(values) <= most
-
     def to_come(self, asked: int) -> int:
         """Return the number of trials that are still to be requested from the sampler.
 

@@ -1,8 +1,8 @@
 """Driver: searches, places, runs and judges until done; then makes the ensemble.
 
-Only the driver writes the study (Optuna's record of the search). It records each decision in the
-run directory before acting on it, so it may be killed at any moment and restarted by the same
-command.
+Only the driver writes results into the study (Optuna's record of the search), though any program
+may enqueue trials there. It records each decision in the run directory before acting on it, so it
+may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations

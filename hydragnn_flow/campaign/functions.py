@@ -128,7 +128,6 @@ class _Campaign:
                     self._take(sending.task, sending.results[0])
                 self._jobs.judge_nodes(finished)
                 self._end_hung()
-            search.end_waiting()
             self._ledger.write(self._search.commit)
             self._show()
             return search.records
@@ -138,13 +137,12 @@ class _Campaign:
         running = [trial for trial in self._search.records if trial.state == "running"]
         self._ledger.load_whole([trial.number for trial in running])
         for trial in running:
-            if not trial.waits:
-                self._go_on(trial.number, 0)
+            self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
         """Judge a trial by its recorded answers from index ``rung`` on; prepare its next call.
 
-        No call is prepared if a recorded answer ends the trial or lets it wait.
+        No call is prepared if a recorded answer ends the trial.
         """
         known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
@@ -156,14 +154,9 @@ class _Campaign:
     def _fill(self) -> bool:
         """Send a call to every free GCD; return False if no call runs or is ready."""
         while len(self._looks) + len(self._ready) < self._gcds:
-            closing = not self._looks and not self._ready and not self._left
-            promoted = self._search.promote(closing)
-            if promoted is not None:
-                self._ready.append(self._call(promoted[0].number, promoted[1] + 1))
-            elif self._left:
-                self._ready.append(self._call(self._search.ask().number, 0))
-            else:
+            if not self._left:
                 break
+            self._ready.append(self._call(self._search.ask().number, 0))
         self._ledger.write(self._search.commit)
         fleet, now = self._jobs.fleet, self._jobs.now
         placed, self._ready = place(self._ready, fleet, now, may_join=False)
@@ -194,16 +187,13 @@ class _Campaign:
                 "objectives": list(config.objectives),
                 "number": number,
                 "parameters": self._search.record(number).parameters,
-                "budget": self._budget(number, rung),
+                "budget": self._search.rungs.epochs[rung],
                 "directory": str(self._directory.trial(number)),
                 "seed": seed,
                 "pause": 0,
             },
         )
         return Task(spec=spec)
-
-    def _budget(self, number: int, rung: int) -> int:
-        return self._search.rungs.epochs(number)[rung]
 
     def _end_hung(self) -> None:
         """Cancel calls that hang: they have written a file, but none for a long time since.
@@ -213,7 +203,7 @@ class _Campaign:
         now = self._jobs.now
         for sending, look in self._looks.items():
             spec = sending.task.spec
-            budget = self._budget(spec.number, spec.rung)
+            budget = self._search.rungs.epochs[spec.rung]
             most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * budget)
             if now - look.at <= most:
                 continue
@@ -232,7 +222,7 @@ class _Campaign:
     def _take(self, task: Task, end: SegmentResult) -> None:
         number, rung = task.spec.number, task.spec.rung
         if end.status == "ok":
-            self._record(self._answered(number, rung, end))
+            self._record(self._answered(rung, end))
             return
         is_first_loss = end.status in LOST and not task.retries.losses
         task = task.again(end)
@@ -247,14 +237,15 @@ class _Campaign:
         argument = {**task.spec.argument, "pause": task.retries.pause}
         self._ready.append(replace(task, spec=replace(task.spec, argument=argument)))
 
-    def _answered(self, number: int, rung: int, end: SegmentResult) -> SegmentResult:
+    def _answered(self, rung: int, end: SegmentResult) -> SegmentResult:
         """Convert the answer of a function to a line of the ledger."""
+        epochs = self._search.rungs.epochs
         answer = {**end.answer}
         values: dict[str, float] = answer.pop("values")
         first = values.get(self._config.search.objectives[0])
         outcome = TrainingOutcome(
-            from_epoch=self._budget(number, rung - 1) if rung else 0,
-            to_epoch=self._budget(number, rung) if first is not None else 0,
+            from_epoch=epochs[rung - 1] if rung else 0,
+            to_epoch=epochs[rung] if first is not None else 0,
             best_val_error=first,
             metrics=values,
             **{key: value for key, value in answer.items() if key != "node"},
@@ -300,7 +291,6 @@ class _Campaign:
         self._view.search(
             search.states,
             len(self._ready),
-            len(search.rungs.waiting()),
             search.best,
             self._config.search.trials,
         )

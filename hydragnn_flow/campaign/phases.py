@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
@@ -12,6 +13,7 @@ from hydragnn_flow.ensemble import Member
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.search.storage import record_members
 
 
 def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
@@ -38,7 +40,12 @@ def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
         _check_any(records)
         return []
     selection = select_trials(context, records)
-    return MemberPhase(context, selection, records).run(dispatch)
+    phase, record = MemberPhase(context, selection, records), context.ledger.write
+    chosen = partial(record_members, context.directory.journal)
+    record(partial(chosen, [choice.trial for choice in selection.chosen]))
+    members = phase.run(dispatch)
+    record(partial(chosen, [member.trial for member in members]))
+    return members
 
 
 def _check_any(records: Sequence[TrialRecord]) -> None:

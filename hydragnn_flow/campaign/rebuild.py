@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,11 @@ from hydragnn_flow.search.study import add_earlier
 from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, furthest
 
 
-def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
+def rebuild_study(
+    directory: RunDirectory,
+    config: SearchConfig,
+    parameters: Callable[[Mapping[str, Any]], int] | None = None,
+) -> int:
     """Rebuild a lost study (Optuna's record of the search) from the other files of the run.
 
     The study then has all trials that have begun, as running or, if their parameters are unknown,
@@ -32,6 +36,8 @@ def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
         Run directory; its `run.yaml` names the earlier searches that the study started from.
     config
         Section `search` of the run.
+    parameters
+        Function that returns the number of parameters of the network with a trial's values.
 
     Returns
     -------
@@ -57,7 +63,12 @@ def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
     temporary = directory.journal.with_name(f".{directory.journal.name}.rebuilding")
     temporary.unlink(missing_ok=True)
     try:
-        made = _begin_trials(temporary, directory, config, recorded, numbers)
+        with StudyStorage(temporary) as storage:
+            study = optuna.create_study(
+                study_name=STUDY, storage=storage, directions=config.directions
+            )
+            add_earlier(study, config, parameters)
+            made = _begin_trials(study, directory, config, recorded, numbers)
         end_of(directory.journal).unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # the disk may have refused it
             end_of(temporary).replace(end_of(directory.journal))
@@ -68,7 +79,7 @@ def rebuild_study(directory: RunDirectory, config: SearchConfig) -> int:
 
 
 def _begin_trials(
-    journal: Path,
+    study: optuna.Study,
     directory: RunDirectory,
     config: SearchConfig,
     recorded: Mapping[int, Mapping[str, Any]],
@@ -76,26 +87,18 @@ def _begin_trials(
 ) -> int:
     """Add all trials up to the largest of ``numbers`` to a new study, as running.
 
-    The study is written to the file ``journal``; ``recorded`` are the parameters of trials in the
-    ledger. Returns how many trials were added.
+    ``recorded`` are the parameters of trials in the ledger. Returns how many trials were added.
     """
     enqueued = [dict(configuration) for configuration in config.enqueue]
-    with StudyStorage(journal) as storage:
-        study = optuna.create_study(
-            study_name=STUDY,
-            storage=storage,
-            directions=config.directions,
+    first = len(study.get_trials(deepcopy=False))
+    if min(numbers) < first:
+        raise InputError(
+            f"{directory.path / CONFIG}: the studies of search.warm_start hold more trials than "
+            f"when the search began; restore them"
         )
-        add_earlier(study, config)
-        first = len(study.get_trials(deepcopy=False))
-        if min(numbers) < first:
-            raise InputError(
-                f"{directory.path / CONFIG}: the studies of search.warm_start hold more trials "
-                f"than when the search began; restore them"
-            )
-        for number in range(first, max(numbers) + 1):
-            found = recorded.get(number) or _from_folder(directory.trial(number), config)
-            study.add_trial(_begun(config, found, enqueued))
+    for number in range(first, max(numbers) + 1):
+        found = recorded.get(number) or _from_folder(directory.trial(number), config)
+        study.add_trial(_begun(config, found, enqueued))
     return max(numbers) + 1 - first
 
 

@@ -119,7 +119,7 @@ class _Search(Search):
 
     def go_on(self, number: int, rung: int, value: float) -> Verdict:
         """Record that a trial reported a value at a rung (by index) and continued."""
-        trial, epoch = self._trial(number), self.rungs.epochs(number)[rung]
+        trial, epoch = self._trial(number), self.rungs.epochs[rung]
         if trial.user_attrs.get(PASSED, -1) < rung:
             self._storage.set_trial_intermediate_value(trial._trial_id, epoch, value)
             self._storage.set_trial_user_attr(trial._trial_id, PASSED, rung)
@@ -163,7 +163,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search)
+        remade = rebuild_study(context.directory, config.search, context.parameters)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -175,7 +175,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.admits,
+            context.parameters,
         )
         self._ready: list[SegmentTask] = []
         site = context.site
@@ -204,10 +204,7 @@ class TrialPhase:
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
                     self._judge(task, result)
-            waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
-            for number in waiting:
-                self._settle(number)
             self._kept.delete()
             self._show()
             return search.records
@@ -254,7 +251,7 @@ class TrialPhase:
         begun = 0
         self._ready = self._send(dispatch)
         while begun < _MOST_AT_ONCE:
-            if not self._gather(self._wanted(dispatch), dispatch.segments):
+            if not self._gather(self._wanted(dispatch)):
                 return False
             gathered = len(self._ready)
             self._ready = self._send(dispatch)
@@ -292,13 +289,18 @@ class TrialPhase:
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
 
-    def _gather(self, wanted: int, running: int) -> bool:
-        """Prepare segments for ``wanted`` GCDs; return whether any were prepared."""
+    def _gather(self, wanted: int, seconds: float = 5.0) -> bool:
+        """Prepare segments for ``wanted`` GCDs; return whether any were prepared.
+
+        It ends after some ``seconds``: until they are sent, nobody else can enqueue trials.
+        """
         before = seen = len(self._ready)
-        closing = not self._to_come and not running and not self._ready
-        while wanted > 0 and (self._promote(closing) or self._ask()):
+        end = self.context.clock.monotonic() + seconds
+        while wanted > 0 and self._ask():
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
+            if self.context.clock.monotonic() > end:
+                break
         return seen > before
 
     def _ask(self) -> bool:
@@ -314,20 +316,6 @@ class TrialPhase:
                 f"network ({self.search.record(trial.number).reason}); correct the space and "
                 f"search in another run directory"
             )
-        return True
-
-    def _promote(self, closing: bool) -> bool:
-        """Promote a trial that waits at a rung, and queue its next segment.
-
-        The result is False if no waiting trial is good enough yet. ``closing`` is true if nothing
-        runs and no further trial will be requested, so that waiting brings no more results.
-        """
-        promoted = self.search.promote(closing)
-        if promoted is None:
-            return False
-        trial, rung = promoted
-        _logger.info("trial %d is promoted from rung %d", trial.number, rung)
-        self._queue(trial, rung + 1)
         return True
 
     def _queue(self, trial: TrialRecord, rung: int, *, may_have_begun: bool = False) -> None:
@@ -348,11 +336,20 @@ class TrialPhase:
         if too_large(task.estimate, gcd):
             needs = f"{task.estimate.memory_gib:.1f} GiB, a GCD has {gcd.memory_gib:.1f} GiB"
             self._fail(trial.number, f"out_of_memory: needs about {needs}")
+        elif not (rung or may_have_begun) and (count := self._above_limit(trial)):
+            limit = "more than search.constraints.parameters allows"
+            self._fail(trial.number, f"error: has {count:,} parameters, {limit}")
         else:
             self._ready.append(task)
 
+    def _above_limit(self, trial: TrialRecord) -> int:
+        """Return the number of parameters of an enqueued network if they are too many, else 0."""
+        most = self.context.config.search.constraints.get(PARAMETERS, math.inf)
+        count = self.context.parameters(trial.parameters)
+        return count if count > most else 0
+
     def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
-        epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
+        epochs, results = self.search.rungs.epochs, self._results[trial.number]
         gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
             *("trial", trial.number, trial),
@@ -485,7 +482,6 @@ class TrialPhase:
         self.context.view.search(
             self.search.states,
             len(self._ready),
-            len(self.search.rungs.waiting()),
             self.search.best,
             self.context.config.search.trials,
         )

@@ -169,6 +169,8 @@ if TYPE_CHECKING:
 __all__ = ["DataConfig", "Mode", "SplitConfig"]
 
 Mode = Literal["memory", "random", "stream"]
+Energies = Literal["isolated"] | dict[str, float]
+"""Reference energy by symbol of the element; ``isolated`` for those of isolated atoms."""
 
 
 class DataConfig(Section):
@@ -201,6 +203,13 @@ class DataConfig(Section):
     """Treatment of structures with impossible distances, labels far from all others, or copies with
     other labels: ``say`` names the worst and trains on them, ``refuse`` stops the preparation, and
     ``leave_out`` leaves them out of the store."""
+    missing: Literal["mask", "leave_out", "refuse"] = "mask"
+    """Treatment of structures that lack some of the labels: ``mask`` learns and judges the others,
+    ``leave_out`` leaves such structures out, and ``refuse`` stops the preparation."""
+    element_energies: Energies | dict[str, Energies] | None = None
+    """Reference energies of a potential's elements, in the unit of the energy: ``{Cu: -3.5}``; or
+    ``isolated``, those of isolated atoms, which are then trained on; by default a fit to the
+    training split. For several ``sources``, the energies of each by its name, or ``isolated``."""
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
     that are too large to be copied. Duplicates are then not searched for."""
@@ -223,6 +232,22 @@ class DataConfig(Section):
             )
         return sampling
 
+    @field_validator("element_energies", mode="before")
+    @classmethod
+    def _energies(cls, given: Any) -> Any:
+        for energies in given.values() if _by_name(given) else [given]:
+            if energies is not None and energies != "isolated" and not isinstance(energies, dict):
+                raise ValueError(
+                    f"must be isolated, or the energy of each element by its symbol, got {given!r}"
+                )
+            for symbol, energy in energies.items() if isinstance(energies, dict) else ():
+                is_number = isinstance(energy, (int, float)) and not isinstance(energy, bool)
+                if not is_number or not math.isfinite(energy):
+                    raise ValueError(
+                        f"the energy of {symbol} must be a finite number, got {energy!r}"
+                    )
+        return given
+
     @field_validator("split")
     @classmethod
     def _one_set_for_each_role(cls, split: SplitConfig, info: ValidationInfo) -> SplitConfig:
@@ -243,6 +268,15 @@ class DataConfig(Section):
                 yield f"sources.{number} ({one.name}): split.{error}"
         yield from _different_targets(several)
         yield from _different_graph_attr(several)
+        given = self.element_energies
+        if isinstance(given, dict) and (several or _by_name(given)):
+            known = [one.name for one in several]
+            if given.keys() != set(known) or not _by_name(given):
+                yield (
+                    "element_energies: give isolated, or for one source the energy of each "
+                    "element, for several sources those of each by its name "
+                    f"({', '.join(known) or 'there is only one'})"
+                )
         if self.in_place:
             yield from self._not_in_place()
         if self.sampling != "proportional" and self.mode == "stream":
@@ -271,11 +305,12 @@ class DataConfig(Section):
                     f"in_place: {key}: the splits are those of the files, and split.calibration "
                     "would draw one; remove it, or leave in_place out"
                 )
-        if self.suspicious == "leave_out":
-            yield (
-                "in_place: the files keep all their structures, and suspicious would leave some "
-                "out; write suspicious: say or refuse, or leave in_place out"
-            )
+        for key, other in (("suspicious", "say"), ("missing", "mask")):
+            if getattr(self, key) == "leave_out":
+                yield (
+                    f"in_place: the files keep all their structures, and {key} would leave some "
+                    f"out; write {key}: {other} or refuse, or leave in_place out"
+                )
         if self.dtypes != "hydragnn":
             yield (
                 f"in_place: nothing is written that could be {self.dtypes}; remove dtypes, or "
@@ -353,6 +388,12 @@ class DataConfig(Section):
             except InputError as error:
                 key = f"data.sources.{number}." if one.name else "data.source."
                 raise InputError(str(error).replace("data.source.", key)) from None
+
+
+def _by_name(energies: Any) -> bool:
+    """Return True if reference energies are a mapping of data sets, not of elements."""
+    known = energies.values() if isinstance(energies, dict) else ()
+    return any(one == "isolated" or isinstance(one, dict) for one in known)
 
 
 def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:

@@ -231,6 +231,11 @@ class RunConfig(CampaignConfig):
         yield from _wrong_targets(data, base)
         yield from _wrong_units(data, base)
         yield from _wrong_branches(data, base)
+        if data.element_energies and not base.Architecture.enable_interatomic_potential:
+            yield (
+                "data.element_energies: only potentials have reference energies; remove them, or "
+                "set Architecture.enable_interatomic_potential"
+            )
         yield from self._wrong_ensemble(base)
         yield from self._wrong_resources(base)
 
@@ -435,7 +440,7 @@ class RunConfig(CampaignConfig):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged (rungs); with Hyperband some trials skip the first."""
+        """Epochs at which trials are judged (rungs)."""
         return self.search.rung_epochs(self.num_epoch)
 
 

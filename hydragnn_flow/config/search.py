@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -120,10 +121,9 @@ class SearchConfig(Section):
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)
     """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
-    rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
+    rungs: Literal["stopping", "none"] = "stopping"
     """Rule at the rungs: end trials predicted to gain less than new ones, or not among the best
-    (``stopping``); let trials wait until they are among the best (``promotion``); end others, in
-    groups whose first rungs differ (``hyperband``); or no rule (``none``)."""
+    (``stopping``), or no rule (``none``)."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule ``rungs``: a class of
     ``optuna.pruners``, or ``module:Class``, and its arguments."""
@@ -156,6 +156,8 @@ class SearchConfig(Section):
             "a trial that diverges fails, a lost one goes on; remove it",
         ),
         "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
+        "rungs: promotion": ((), "write stopping, by which no good trial waits"),
+        "rungs: hyperband": ((), "write stopping, or pruner: {type: HyperbandPruner}"),
         "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
     }
 
@@ -260,14 +262,12 @@ class SearchConfig(Section):
         yield from self._wrong_rules()
 
     def _wrong_rules(self) -> Iterator[str]:
-        for values in ({}, *self.enqueue) if self.where else ():
-            if next(satisfying(self.space, self.rules, values), None) is None:
-                at = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-                yield (
-                    f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
-                    f"configurations{' with ' + at + ' (enqueue)' if at else ''} meets it; correct "
-                    f"it, or take out of space what other parameters decide"
-                )
+        if self.where and not _can_meet(self.space, self.rules, {}):
+            yield (
+                f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
+                f"configurations meets it; correct it, or take out of space what other parameters "
+                f"decide"
+            )
 
     @property
     def rules(self) -> list[Rule]:
@@ -281,7 +281,7 @@ class SearchConfig(Section):
         """Yield the faults of a configuration to enqueue, each as the end of an error message.
 
         ``values`` has the values of the configuration by dotted path. A fault is a name, a value or
-        a combination that is not in the space.
+        a combination that is not in the space, or a rule of `where` that cannot hold.
         """
         if not values:
             yield " names no parameter; give at least one or remove it"
@@ -295,6 +295,12 @@ class SearchConfig(Section):
             for other, allowed in self.space[name].when.items():
                 if other in values and values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
+        if not all(self.space[name].contains(value) for name, value in values.items()):
+            return
+        rules, can_meet = self.rules, partial(_can_meet, self.space, given=values)
+        if can_meet([]) and not can_meet(rules):
+            broken = [rule.text for rule in rules if not can_meet([rule])] or self.where
+            yield f": {' and '.join(map(repr, broken))} of where cannot hold with it; correct it"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -333,3 +339,10 @@ class SearchConfig(Section):
             rungs.append(epochs)
             epochs *= self.reduction_factor
         return (*rungs, num_epoch)
+
+
+def _can_meet(
+    space: Mapping[str, Parameter], rules: Sequence[Rule], given: Mapping[str, Any]
+) -> bool:
+    """Return whether a random configuration with the values ``given`` meets all rules."""
+    return next(satisfying(space, rules, given), None) is not None

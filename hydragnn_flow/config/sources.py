@@ -220,11 +220,14 @@ AnySource = Annotated[SerializeAsAny[SourceSection], PlainValidator(source_secti
 BRANCH = "dataset_name"
 """Key, with HydraGNN's name, of the index of a graph's branch of output heads."""
 
+WEIGHT = "loss_weight"
+"""Key of the weight of a graph's errors in the training loss; by default 1."""
+
 # Keys that a graph uses for something else, or that PyG treats specially.
 _TAKEN = frozenset(
     {"x", "pos", "cell", "pbc", "edge_index", "edge_shifts", "edge_attr", "graph_id", "y", "y_loc"}
     | {"ptr", "face", "num_nodes"}
-    | {BRANCH, "graph_attr", "pe", "rel_pe"}
+    | {BRANCH, WEIGHT, "graph_attr", "pe", "rel_pe"}
 )
 # PyG adds an offset to the values of keys whose names contain one of these words, in a batch.
 _TAKEN_WORDS = ("index", "batch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,7 +52,10 @@ def concatenation_dim(key: str, ndim: int) -> int:
 
 
 def pack(
-    graphs: Sequence[Data], where: Sequence[str], like: Mapping[str, Key] | None = None
+    graphs: Sequence[Data],
+    where: Sequence[str],
+    like: Mapping[str, Key] | None = None,
+    labels: Collection[str] = (),
 ) -> dict[str, Column]:
     """Join the tensors of several graphs into one column for each key, after checking them.
 
@@ -67,6 +70,8 @@ def pack(
     like
         Description of each key of graphs packed earlier, by name of the key. These graphs must
         match the descriptions; None for the first graphs.
+    labels
+        Keys whose values may be NaN, as labels that are missing are.
 
     Raises
     ------
@@ -75,7 +80,9 @@ def pack(
         refers to atoms that do not exist; the message names graph and key.
     """
     keys = list(like) if like else [str(key) for key in graphs[0].to_dict()]
-    per_graph = [_arrays(graph, keys, name) for graph, name in zip(graphs, where, strict=True)]
+    per_graph = [
+        _arrays(graph, keys, name, labels) for graph, name in zip(graphs, where, strict=True)
+    ]
     columns = {}
     for key in keys:
         values = [arrays[key] for arrays in per_graph]
@@ -111,7 +118,9 @@ def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
     return value.shape[:dim] + value.shape[dim + 1 :]
 
 
-def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]:
+def _arrays(
+    graph: Data, keys: list[str], where: str, labels: Collection[str]
+) -> dict[str, NDArray[Any]]:
     """Return the tensors of one graph as arrays by key, after checks of each.
 
     ``where`` names the graph in error messages.
@@ -140,7 +149,8 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
             raise InputError(f"{where}: {key} is {array.dtype}; convert it to one of {known}")
         if 0 in trailing(array, concatenation_dim(key, array.ndim)):
             raise InputError(f"{where}: {key} is {list(array.shape)}, without values; leave it out")
-        if not np.isfinite(array).all():
+        may_lack = key in labels or (key == "y" and bool(labels))  # in which HydraGNN has them
+        if not (np.isfinite(array) | (may_lack & np.isnan(array))).all():
             raise InputError(f"{where}: {key} holds NaN or infinity; correct or remove the graph")
         arrays[key] = array
     return arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,9 @@ def look(path: Path) -> Finding:
             f"{unused}); add a CSV table with a column of file names and a column of numbers for "
             "each label"
         )
+    weights = {one.values.get("config_weight") for one in structures}  # MACE's
+    if len(weights) > 1 and None not in weights and "weight" in kind.model_fields:
+        files = replace(files, source={**files.source, "weight": "config_weight"})
     numbers = [len(one.atoms) for one in structures]
     elements = sorted({z for one in structures for z in one.atoms.numbers.tolist()})
     return Finding(

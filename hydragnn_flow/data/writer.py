@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.describe import (
+    USUAL_TARGETS,
     Content,
     Description,
     find_targets,
@@ -45,6 +46,8 @@ class ShardSeries:
     name, dtypes, described
         Name of the data set, storage of integers (as in :func:`write_store`), and properties of the
         store that its graphs do not contain.
+    labels
+        Keys whose values may be NaN, as labels that are missing are.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class ShardSeries:
         name: str,
         dtypes: Dtypes,
         described: Description,
+        labels: Collection[str] = (),
     ) -> None:
         self._directory, self._names, self._splits = directory, names, list(splits)
         self._name, self._dtypes, self._described = name, dtypes, described
+        self._labels = labels
         self._targets: dict[str, Target] = {}
         self._open: ShardWriter | None = None
         self._done: list[Content] = []
@@ -116,7 +121,7 @@ class ShardSeries:
     def _flush(self) -> None:
         if not self._graphs:
             return
-        columns = pack(self._graphs, self._where, self._like)
+        columns = pack(self._graphs, self._where, self._like, self._labels)
         self._graphs, self._where, self._bytes = [], [], 0
         self._append(self._split, columns)
 
@@ -171,7 +176,8 @@ def write_store(
         ``hydragnn`` stores every number in its own type, for HydraGNN to read; ``compact`` stores
         the integers of nodes and edges in 16 or 32 bits and widens them again when read.
     targets
-        Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them.
+        Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them. A label
+        that is NaN is missing.
     units
         Units by key, also of the default targets; described targets have their own unit.
     cutoff, max_neighbours
@@ -218,6 +224,7 @@ def write_store(
                 name=path.name,
                 dtypes=dtypes,
                 described=described,
+                labels=USUAL_TARGETS if targets is None else targets,
             ) as series:
                 for split, graphs in splits.items():
                     number = -1

@@ -393,7 +393,9 @@ def _of_data_sets(
             rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
-            rows = rows & ~np.isnan(predicted.lo).any(axis=1)  # classes have no intervals
+            rows = rows & ~np.isnan(predicted.lo + references[target]).any(
+                axis=1
+            )  # classes have no intervals
             error["coverage"] = float(inside[rows].mean()) if rows.any() else None
         if errors:
             found[name] = errors
@@ -437,7 +439,7 @@ def _test(
     """Return errors of the best single member and the ensemble, and coverage, by target."""
     results = {}
     for name, predicted in distributions.items():
-        known = np.isfinite(predicted.mean)
+        known = np.isfinite(predicted.mean + references[name])
         if not known.any():
             continue
         target = manifest.targets[name]

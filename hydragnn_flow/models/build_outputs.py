@@ -211,7 +211,7 @@ def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
     # a hundred times smaller (a molecule near its minimum) and would need huge slopes.
     return EnergyUnits(
         [found.forces_rms or found.energy_per_atom_std or 1.0 for found in statistics],
-        [found.element_energies for found in statistics],
+        [found.reference_energies or found.element_energies for found in statistics],
         list(manifest.node_features).index(ATOMIC_NUMBER),
     )
 

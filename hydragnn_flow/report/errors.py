@@ -146,7 +146,10 @@ def explained(summary: Summary) -> list[str]:
         f"against {single}: change of the error from it, the best single model by validation data, "
         f"to the ensemble"
     ]
+    most = max((target["structures"] for target in summary["errors"].values()), default=0)
     for name, target in summary["errors"].items():
+        if target["structures"] < most:
+            sentences.append(f"{name}: {target['structures']:,} structures have a label")
         errors = {key: of["value"] for key, of in target["mae"].items()}
         key = min(errors, key=errors.__getitem__)
         if key == ENSEMBLE or errors[key] == errors[ENSEMBLE]:

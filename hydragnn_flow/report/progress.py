@@ -59,27 +59,22 @@ class CampaignView:
             self._logged[stage] = fraction
             self.say(f"{stage}: {done}/{total} {note}".rstrip())
 
-    def search(
-        self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
-    ) -> None:
+    def search(self, states: Mapping[str, int], ready: int, best: float | None, total: int) -> None:
         """Update the bar of the search: number of trials by state, and the best value so far.
 
         Parameters
         ----------
         states
-            Number of trials by state; ``running`` includes trials that are ready or wait.
+            Number of trials by state; ``running`` includes trials that are ready.
         ready
             Number of running trials whose next segment is ready to be sent.
-        waiting
-            Number of running trials that wait to be promoted.
         best
             Best value of the objective so far, or None.
         total
             Number of trials that the search will have.
         """
         count = dict(states)
-        words = [f"{count.pop('running', 0) - ready - waiting} running"]
-        words += [f"{waiting} waiting"] if waiting else []
+        words = [f"{count.pop('running', 0) - ready} running"]
         note = "  ".join([*words, *(f"{n} {state}" for state, n in sorted(count.items()))])
         if best is not None:
             note += f"  best {best:.4g}"

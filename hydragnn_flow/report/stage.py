@@ -202,7 +202,7 @@ def _at_work(
             {**ended, **line, "away_seconds": end - line["started"]} for line in told["segments"]
         ]
         sent = {line["number"] for line in found if line["kind"] == "trial"}
-        running = {trial.number for trial in trials if trial.state == "running" and not trial.waits}
+        running = {trial.number for trial in trials if trial.state == "running"}
         if is_live and running - sent:  # ready at the latest since a segment ended, or the driver
             # began, which a stretch of days without any may precede
             waited = end - max(start, max((result.ended for result in results), default=end))

@@ -19,7 +19,7 @@ from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.tables import cell, objective_label, short_names, terminal
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
-from hydragnn_flow.search.records import ORIGIN, REASON, WORDS, waits
+from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
 from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import SegmentResult
 
@@ -39,9 +39,9 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``trial``, the number; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or
-        ``waiting`` to be promoted; ``reason`` of a failure; ``origin`` of a trial taken from
-        another study, else empty; ``value`` of the objective, at the last rung if the trial did not
+        ``trial``, the number; ``state``: ``complete``, ``pruned``, ``failed`` or ``running``;
+        ``reason`` of a failure; ``origin`` of a trial taken from another study, else empty;
+        ``value`` of the objective, at the last rung if the trial did not
         reach its end; a column per parameter, named by its dotted path, empty for trials without
         the parameter; from the ledger the ``rung`` reached, ``epochs``, ``seconds`` of training,
         the largest number of ``gcds`` that trained the trial at a time, ``joules`` if they were
@@ -127,7 +127,7 @@ def study_frame(
         names = list(objectives)
     columns: dict[str, Any] = {
         "trial": [trial.number for trial in trials],
-        "state": ["waiting" if waits(trial) else WORDS[trial.state] for trial in trials],
+        "state": [WORDS[trial.state] for trial in trials],
         "reason": [str(trial.user_attrs.get(REASON, "")) for trial in trials],
         "origin": [str(trial.user_attrs.get(ORIGIN, "")) for trial in trials],
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +26,6 @@ ORIGIN = "origin"
 """User attribute of a trial from another study: path of that study and number of the trial."""
 PASSED = "passed"
 """User attribute of a trial: the last rung from which it continued, counted from 0."""
-PROMOTES = "promotes"
-"""User attribute of a study whose trials wait at each rung to be promoted: True."""
 
 TrialWord = Literal["running", "complete", "pruned", "failed"]
 WORDS: dict[TrialState, TrialWord] = {
@@ -55,8 +52,6 @@ class TrialRecord:
     """Values of all objectives of a complete trial; empty for any other."""
     feasible: bool = True
     """False if the trial is known to exceed a limit of ``search.constraints``; else True."""
-    waits: bool = False
-    """True if the trial waits at a rung to be promoted; its state is then ``running``."""
 
 
 def best_first(
@@ -108,20 +103,6 @@ def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     ]
 
 
-def waits(trial: FrozenTrial) -> bool:
-    """Return True if a trial waits at a rung for promotion; Optuna calls such a trial running."""
-    reported = len(trial.intermediate_values)
-    return trial.state == TrialState.RUNNING and reported > trial.user_attrs.get(PASSED, -1) + 1
-
-
-def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """Return a copy of a waiting trial with the state pruned and the value of its last rung."""
-    pruned = copy(trial)
-    pruned.state = TrialState.PRUNED
-    pruned.value = trial.intermediate_values[max(trial.intermediate_values)]
-    return pruned
-
-
 def record_of(trial: FrozenTrial) -> TrialRecord:
     """Convert a trial of Optuna to a record of its state, parameters and values."""
     last = trial.last_step
@@ -134,7 +115,6 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         reason=trial.user_attrs.get(REASON, ""),
         values=tuple(trial.values) if ended and trial.values else (),
         feasible=all(excess <= 0 for excess in trial.constraints.values()),
-        waits=waits(trial),
     )
 
 

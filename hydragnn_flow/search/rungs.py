@@ -1,4 +1,4 @@
-"""Verdicts on trials at the rungs: a trial continues, waits, stops or is complete.
+"""Verdicts on trials at the rungs: a trial continues, stops or is complete.
 
 Rankings are kept in memory. To judge a trial takes a binary search in that of its rung.
 """
@@ -16,12 +16,11 @@ from optuna.trial import FrozenTrial
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
 
-Verdict = Literal["goes_on", "waits", "stops", "complete"]
-_GOLDEN = (math.sqrt(5) - 1) / 2
+Verdict = Literal["goes_on", "stops", "complete"]
 
 
 class Ranking:
-    """Ranking of trials by the values reported at one rung, and the trials that wait there.
+    """Ranking of trials by the values reported at one rung.
 
     A rung is an epoch at which trials are judged.
     """
@@ -29,8 +28,6 @@ class Ranking:
     def __init__(self) -> None:
         self._ranked: list[tuple[float, int]] = []
         self._value: dict[int, float] = {}
-        self.waiting: list[tuple[float, int]] = []
-        """(value, number) of the waiting trials, best first."""
         self.continued: set[int] = set()
         """Numbers of trials that continued from this rung and have not failed since."""
 
@@ -48,64 +45,25 @@ class Ranking:
         last = max(1, len(self._ranked) // reduction_factor) - 1
         return self._value[number] <= self._ranked[last][0]
 
-    def wait(self, number: int) -> None:
-        """Add a ranked trial to the list of trials that wait at this rung for promotion."""
-        place = self._value[number], number
-        at = bisect.bisect_left(self.waiting, place)
-        if self.waiting[at : at + 1] != [place]:
-            self.waiting.insert(at, place)
-
-    def forget(self, number: int) -> None:
-        """Remove a trial from the list of waiting trials; its value stays in the ranking."""
-        if number in self._value:
-            place = self._value[number], number
-            at = bisect.bisect_left(self.waiting, place)
-            if self.waiting[at : at + 1] == [place]:
-                del self.waiting[at]
-
-    def __len__(self) -> int:
-        return len(self._ranked)
-
-    def promotable(self, reduction_factor: int) -> int | None:
-        """Return the number of the best waiting trial if it is good enough to continue, else None.
-
-        It is good enough if it is in the best ``1 / reduction_factor`` of all ranked trials. Equal
-        values rank by trial number, so at most this fraction is promoted.
-        """
-        if not self.waiting:
-            return None
-        rank = bisect.bisect_left(self._ranked, self.waiting[0])
-        return self.waiting[0][1] if rank < len(self._ranked) // reduction_factor else None
-
 
 class Rungs:
     """Verdicts on the trials of a search at its rungs, the epochs at which trials are judged.
 
     Trials are judged as they arrive, so none waits for others to reach its rung. The verdict comes
-    from the configured Optuna pruner, if any, or from the configured rule:
-
-    * **stopping**: a trial continues if the sampler predicts that its further epochs gain more than
-      those of a new trial would. If the sampler cannot tell, the trial continues if it is in the
-      best ``1 / reduction_factor`` of the trials judged at the rung so far, itself included.
-    * **promotion**: every trial waits, and `promote` continues waiting trials that have come to be
-      in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
-      that arrived among better ones continues later; in between it has to wait.
-    * **hyperband**: the stopping rule in several brackets with separate rankings; bracket s skips
-      the first s rungs, for configurations that start slowly.
+    from the configured Optuna pruner, if any, or from the rule **stopping**: a trial continues if
+    the sampler predicts that its further epochs gain more than those of a new trial would. If the
+    sampler cannot tell, the trial continues if it is in the best ``1 / reduction_factor`` of the
+    trials judged at the rung so far, itself included.
 
     An ensemble needs trials to choose from, even if the search is too small for its rungs: 24
     trials, of which a third continues from each of two rungs, leave three. So the first
     ``ensemble_size`` trials at a rung continue. If the sampler predicts, so does the first eighth
-    of the trials, eight at most, as examples of how ends differ from rungs. With promotion, the
-    best waiting trials continue when no trial is left to ask for, until there are as many.
-    Hyperband's last bracket stops no trial.
+    of the trials, eight at most, as examples of how ends differ from rungs.
 
     The value of a failed trial stays in the ranking: it does not change how good the others are.
 
-    Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
-    arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
-    Hyperparameter and Neural Architecture Search, arXiv:2003.10865 (stopping); Li et al.,
-    Hyperband, JMLR 18 (2018) 185, arXiv:1603.06560.
+    Source: Klein et al., Model-based Asynchronous Hyperparameter and Neural Architecture Search,
+    arXiv:2003.10865.
 
     Parameters
     ----------
@@ -128,36 +86,15 @@ class Rungs:
         study: optuna.Study | None = None,
         ensemble_size: int = 1,
     ) -> None:
-        rungs = config.rung_epochs(num_epoch)
         self._pruner = None if config.pruner is None else build_pruner(config.pruner)
-        self._shares = [1]
-        if config.rungs == "hyperband":
-            self._shares = bracket_shares(len(rungs), config.reduction_factor)
-        self._config, self._num_epoch = config, num_epoch
+        self._config = config
         self._maximises = config.directions[0] == "maximize"
         self._study, self._size = study, ensemble_size
-        self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
-        self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
+        self.epochs = config.rung_epochs(num_epoch)
+        """Epochs at which a trial is judged, in ascending order; the last is its end."""
+        self._rankings = [Ranking() for _ in self.epochs]
         self._passed: dict[int, int] = {}
         self._examples = min(8, config.trials // 8)
-
-    def epochs(self, number: int) -> tuple[int, ...]:
-        """Return the epochs at which a trial is judged, in ascending order; the last is its end."""
-        return self._epochs[self.bracket(number)]
-
-    def bracket(self, number: int) -> int:
-        """Return the Hyperband bracket of a trial, computed from its number alone.
-
-        A bracket is a group of trials that skip the same number of first rungs. Multiples of the
-        golden ratio fill the unit interval evenly, so any series of consecutive trials is divided
-        among the brackets in proportion to their shares.
-        """
-        point = number * _GOLDEN % 1 * sum(self._shares)
-        for bracket, share in enumerate(self._shares[:-1]):
-            point -= share
-            if point < 0:
-                return bracket
-        return len(self._shares) - 1
 
     def report(self, number: int, rung: int, value: float) -> Verdict:
         """Judge a trial at a rung: rank the value that it reports, and return the verdict.
@@ -172,56 +109,20 @@ class Rungs:
         Returns
         -------
         Verdict
-            ``goes_on``, ``waits`` for promotion, or ``stops``; always ``complete`` at the last
-            rung. A trial that has continued from the rung before continues again.
+            ``goes_on`` or ``stops``; always ``complete`` at the last rung. A trial that has
+            continued from the rung before continues again.
         """
         ranking = self._enter(number, rung, value)
-        epochs = self.epochs(number)
-        if rung == len(epochs) - 1:
+        if rung == len(self.epochs) - 1:
             return "complete"
         if self._passed.get(number, -1) >= rung:
             return "goes_on"
-        if self._config.rungs == "promotion":
-            ranking.wait(number)
-            return "waits"
-        if not self._is_good_enough(ranking, number, epochs[rung], value):
+        if not self._is_good_enough(ranking, number, self.epochs[rung], value):
             return "stops"
         self._go_on(number, rung)
         return "goes_on"
 
-    def promote(self, closing: bool = False) -> tuple[int, int] | None:
-        """Choose a waiting trial to continue: the best one at the highest rung with a good trial.
-
-        Parameters
-        ----------
-        closing
-            True if no report will come any more, since nothing runs and no trial is left to ask
-            for. At a rung from which fewer trials have continued than the ensemble needs, the best
-            waiting one then continues however good it is. So a search too small for its rungs, or
-            whose best trials failed, still ends with as many complete trials as the ensemble needs.
-
-        Returns
-        -------
-        tuple or None
-            ``(number, rung)`` of the trial and the rung where it waited; None while no waiting
-            trial is good enough. At least ``reduction_factor`` trials must have reached a rung
-            before a trial continues from there.
-        """
-        rankings = self._rankings[0]
-        for rung in range(len(rankings) - 2, -1, -1):
-            any_will_do = closing and len(rankings[rung].continued) < self._size
-            number = rankings[rung].promotable(1 if any_will_do else self._config.reduction_factor)
-            if number is not None:
-                self._wait_no_longer(number)
-                self._go_on(number, rung)
-                return number, rung
-        return None
-
-    def waiting(self) -> list[int]:
-        """Return the numbers of the trials that wait for promotion, in ascending order."""
-        return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
-
-    def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
+    def restore(self, number: int, rung: int, value: float, went_on: bool) -> None:
         """Enter a trial's recorded report at a rung after a restart, without judging it again.
 
         Parameters
@@ -230,35 +131,26 @@ class Rungs:
             Arguments with which `report` was called. Reports at one rung may come in any order, but
             the rungs of a trial must ascend.
         went_on
-            True if the trial continued from the rung, False if it ended there. None if neither is
-            recorded: with the rule ``promotion`` the trial then waits, and with any rule `report`
-            may be called again for its verdict.
+            True if the trial continued from the rung. If it is not recorded that the trial ended
+            there either, `report` may be called again for its verdict.
         """
-        ranking = self._enter(number, rung, value)
+        self._enter(number, rung, value)
         if went_on:
             self._go_on(number, rung)
-        waits = self._config.rungs == "promotion" and rung < len(self.epochs(number)) - 1
-        if went_on is None and waits:
-            ranking.wait(number)
 
     def forget(self, number: int) -> None:
-        """Remove a failed trial from the lists of waiting trials; its values stay ranked."""
-        self._wait_no_longer(number)
-        for ranking in self._rankings[self.bracket(number)]:
+        """Make room at the rungs from which a failed trial continued; its values stay ranked."""
+        for ranking in self._rankings:
             ranking.continued.discard(number)
-
-    def _wait_no_longer(self, number: int) -> None:
-        for ranking in self._rankings[0]:
-            ranking.forget(number)
 
     def _go_on(self, number: int, rung: int) -> None:
         self._passed[number] = rung
-        self._rankings[self.bracket(number)][rung].continued.add(number)
+        self._rankings[rung].continued.add(number)
 
     def _enter(self, number: int, rung: int, value: float) -> Ranking:
         if math.isnan(value):
             raise ValueError(f"trial {number} reported NaN; a trial that diverged has failed")
-        ranking = self._rankings[self.bracket(number)][rung]
+        ranking = self._rankings[rung]
         ranking.enter(number, self._cost(value))
         return ranking
 
@@ -270,10 +162,6 @@ class Rungs:
         if self._pruner is not None:
             assert self._study is not None
             return not self._pruner.prune(self._study, self._trial(number, epoch, value))
-        if self._config.rungs == "hyperband":
-            return not ranking.continued or ranking.among_best(
-                number, self._config.reduction_factor
-            )
         predict = getattr(self._study and self._study.sampler, "continues", None)
         wanted = self._size if predict is None else max(self._size, self._examples)
         if len(ranking.continued) < wanted:
@@ -289,15 +177,3 @@ class Rungs:
         trial = copy.copy(self._study.get_trials(deepcopy=False)[number])
         trial.intermediate_values = {**trial.intermediate_values, epoch: value}
         return trial
-
-
-def bracket_shares(rungs: int, reduction_factor: int) -> list[int]:
-    """Return the relative number of trials in each of Hyperband's brackets [n_rungs].
-
-    Every bracket gets about the same number of epochs, so the first bracket, which stops most of
-    its trials early, has most trials: ``ceil(rungs / (s + 1) * reduction_factor**s)``. Here s is
-    the number of rungs where trials of the bracket may stop, ``rungs - 1 - bracket`` (Li et al.,
-    JMLR 18 (2018) 185, algorithm 1, the number n of configurations; Falkner et al.,
-    arXiv:1807.01774, algorithm 1).
-    """
-    return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in reversed(range(rungs))]

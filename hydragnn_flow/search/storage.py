@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config.origins import JOURNAL
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.plain_files import from_json
@@ -28,6 +29,8 @@ from hydragnn_flow.search.records import TrialRecord, own, record_of
 
 STUDY = "search"
 """Name of the study in a run's journal."""
+MEMBERS = "members"
+"""User attribute of a study: numbers of the trials of the ensemble's members, once chosen."""
 _KEY = b',"crc":'
 _DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -60,7 +63,7 @@ class GroupCommitBackend(BaseJournalBackend):
 
     The last key of each line, which Optuna ignores, is the CRC-32 of the line and of all lines
     before it, so changed, lost, duplicated or moved lines are detected. Lines of other programs,
-    such as notes of optuna-dashboard, have no CRC and are accepted as they are.
+    such as enqueued trials or notes of optuna-dashboard, have no CRC and are accepted as they are.
 
     Parameters
     ----------
@@ -75,7 +78,8 @@ class GroupCommitBackend(BaseJournalBackend):
         self.none_waiting: set[int] = set()
         """Ids of studies that are known to have no enqueued trial."""
         self._file, self._end = AppendOnly(path), end_of(path)
-        self._crc, self._ended = 0, b""
+        self._lock, self._has_lock = path.with_name(f"{path.name}.lock"), False
+        self._crc, self._ended, self._place = 0, b"", 0
         # Read first: a driver that continues deletes it before it appends.
         with suppress(FileNotFoundError), open_regular(self._end) as file:
             self._ended = file.read(32)
@@ -84,22 +88,30 @@ class GroupCommitBackend(BaseJournalBackend):
         """Lines of the next commit; records that create a trial stay dicts, as they may grow."""
         self._created: dict[int, dict[str, Any]] = {}
 
-    def _stored(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[tuple[bytes, bytes, int | None]]:
+        """Yield each complete line not yet read, its content, and its CRC; None is another's."""
         if not is_there(self.path):
             return
-        has_end = not self._ended
         with open_regular(self.path) as file:
+            if self._place:
+                file.seek(self._place)
             for line in file:
-                self.line += 1
                 if not line.endswith(b"\n"):
                     break  # still being written; the rest may come before the next read
+                self.line += 1
+                self._place += len(line)
                 content, key, crc = line.rpartition(_KEY)
-                if key and crc[:-2].isdigit():
-                    self._crc = zlib.crc32(content, self._crc)
-                    if int(crc[:-2]) != self._crc:
-                        raise ValueError("it is not what was written after the line before it")
-                    has_end |= self._ended == b"%d\n" % self._crc
-                yield _decoded(line)
+                yield line, content, int(crc[:-2]) if key and crc[:-2].isdigit() else None
+
+    def _stored(self) -> Iterator[dict[str, Any]]:
+        has_end = not self._ended
+        for line, content, crc in self._lines():
+            if crc is not None:
+                self._crc = zlib.crc32(content, self._crc)
+                if crc != self._crc:
+                    raise ValueError("it is not what was written after the line before it")
+                has_end |= self._ended == b"%d\n" % self._crc
+            yield _decoded(line)
         if not has_end:
             raise InputError(
                 f"{self.path}: line {self.line} is not the last one by {self._end.name}, and no "
@@ -133,7 +145,55 @@ class GroupCommitBackend(BaseJournalBackend):
                 line = _encode(log)  # encoded now, so that an error has no effect
                 is_creation = operation == JournalOperation.CREATE_TRIAL
                 self._pending.append(log if is_creation else line)
-        self._unread = logs
+        self._unread = [*self._unread, *logs]
+
+    def lock(self, seconds: float = 3.0) -> bool:
+        """Take Optuna's lock of the journal; return False if it is held already.
+
+        Others hold it for one append, so after some ``seconds`` they must have been killed.
+        """
+        give_up = time.monotonic() + seconds
+        while not self._has_lock:
+            try:
+                self._lock.symlink_to(self.path.absolute())
+                self._has_lock = True
+                return True
+            except FileExistsError:
+                if time.monotonic() > give_up:
+                    self._lock.unlink(missing_ok=True)
+                time.sleep(0.01)
+            except OSError:  # a full disk, which the commit will name, or one without links
+                return True
+        return False
+
+    def unlock(self) -> None:
+        """Release Optuna's lock of the journal, if it is held."""
+        if self._has_lock:
+            self._has_lock = False
+            with suppress(OSError):  # others take it after a while
+                self._lock.unlink()
+
+    def look(self) -> None:
+        """Read what other programs have appended to the journal since it was last read.
+
+        Raises
+        ------
+        InputError
+            If that is damaged.
+        CampaignStopped
+            If a trial was created there while uncommitted ones of this process have its number.
+        """
+        self._unread = unread = [*self._unread]
+        with _damage_named(self):
+            unread += (_decoded(line) for line, _, crc in self._lines() if crc is None)
+        creates = any(log["op_code"] == JournalOperation.CREATE_TRIAL for log in unread)
+        if creates and self._created:
+            raise CampaignStopped(
+                f"{self.path}: another program created a trial at the same moment; give the same "
+                f"command again, nothing recorded is lost"
+            )
+        if creates:
+            self.none_waiting.clear()
 
     def created(self, trial_id: int) -> None:
         """Note that the last appended record creates the trial with the id ``trial_id``.
@@ -170,8 +230,13 @@ class GroupCommitBackend(BaseJournalBackend):
         OSError
             If the disk does not take the records. The file is then unchanged, the records are kept,
             and the next commit tries again.
+        CampaignStopped
+            If another program has created a trial since :meth:`look`.
         """
         if self._pending:
+            self.lock()
+            if self._created:
+                self.look()
             lines, crc = [], self._crc
             for log in self._pending:
                 content = (log if isinstance(log, str) else _encode(log))[:-1].encode()
@@ -184,6 +249,7 @@ class GroupCommitBackend(BaseJournalBackend):
             self._crc = crc
             self._pending.clear()
             self._created.clear()
+        self.unlock()
         if is_last and self._crc and not self._ended:
             with suppress(OSError):  # without it, only a loss of the last lines goes unnoticed
                 write_text(self._end, f"{self._crc}\n")
@@ -193,8 +259,9 @@ class GroupCommitBackend(BaseJournalBackend):
 class StudyStorage(JournalStorage):
     """Storage of an Optuna study in a journal file; changes are on disk after :meth:`commit`.
 
-    Changes are visible in this process at once; commit them before acting on them. Only one process
-    may write: the one that opens the storage must hold the run directory's lock.
+    Changes are visible in this process at once; commit them before acting on them. The process that
+    opens the storage must hold the run directory's lock. Others may enqueue trials by Optuna's own
+    storage; :meth:`begin` reads them, and keeps more from coming until the next commit.
 
     Parameters
     ----------
@@ -222,6 +289,19 @@ class StudyStorage(JournalStorage):
 
     def __exit__(self, *_: object) -> None:
         self.commit()
+
+    def begin(self) -> None:
+        """Read what other programs have written, and lock them out until the next commit.
+
+        Call it before trials are created, as their numbers follow from their order in the file.
+        """
+        if self._journal.lock():
+            with suppress(OSError):  # the commit waits for the disk
+                self._journal.look()
+
+    def unlock(self) -> None:
+        """Let other programs write again although uncommitted changes are given up."""
+        self._journal.unlock()
 
     def commit(self, *, is_last: bool = False) -> None:
         """Write all changes of the study since the last commit to disk.
@@ -291,6 +371,18 @@ def read_trials(run_directory: str | Path) -> list[TrialRecord]:
         return []
     study = optuna.load_study(study_name=STUDY, storage=storage)
     return [record_of(trial) for trial in own(study.get_trials(deepcopy=False))]
+
+
+def record_members(journal: Path, trials: Sequence[int]) -> None:
+    """Write the numbers of the trials of the ensemble's members into an ended search's study.
+
+    They are an attribute of the study, `MEMBERS`, as Optuna lets nobody change ended trials.
+    """
+    with StudyStorage(journal) as storage:
+        study = optuna.load_study(study_name=STUDY, storage=storage)
+        if study.user_attrs.get(MEMBERS) != [*trials]:
+            study.set_user_attr(MEMBERS, [*trials])
+        storage.commit(is_last=True)
 
 
 @contextmanager

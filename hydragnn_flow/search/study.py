@@ -17,14 +17,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.base import import_class, one_line
+from hydragnn_flow.config.domain import Rule
 from hydragnn_flow.config.origins import JOURNAL
+from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
 from hydragnn_flow.search.records import (
     FIXED,
     ORIGIN,
     PASSED,
-    PROMOTES,
     REASON,
     WORDS,
     Outcome,
@@ -37,23 +38,27 @@ from hydragnn_flow.search.records import (
     suggest,
 )
 from hydragnn_flow.search.rungs import Rungs, Verdict
-from hydragnn_flow.search.samplers.encoding import Values
+from hydragnn_flow.search.samplers.encoding import Space, Values
 from hydragnn_flow.search.samplers.ruled import sampler_of
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
 _logger = logging.getLogger(__name__)
 BEGUN = "begun"
 """User attribute of a study: names of its objectives, set once all earlier trials were added."""
+_ENQUEUED = "the enqueued configuration"
 LIMITS = "limits"
 """User attribute of a study: limit of each constraint, from which excesses of trials count."""
 
 
-def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
+def add_earlier(
+    study: optuna.Study, config: SearchConfig, parameters: Callable[[Values], int] | None = None
+) -> None:
     """Add the ended trials of the searches that `search.warm_start` names to a new study.
 
-    Only trials whose parameters lie in the space of this search are added. Their numbers come
-    before those of the study's own trials, and the limits of this search apply to them. Each has
-    the attribute `ORIGIN`, and none becomes a member. At the end the attribute `BEGUN` is set.
+    Only trials whose parameters lie in the space of this search and meet its rules are added. Their
+    numbers come before those of the study's own trials, and the limits of this search apply to
+    them. Each has the attribute `ORIGIN`, and none becomes a member. At the end the attribute
+    `BEGUN` is set. ``parameters`` counts the parameters of the network with a trial's values.
 
     Raises
     ------
@@ -66,13 +71,18 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
     study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
         earlier = _open(Path(name), config)
-        found = [trial for trial in _trials_of(earlier) if _fits(trial, config)]
+        rules = config.rules
+        found = [trial for trial in _trials_of(earlier) if _fits(trial, config.space, rules)]
         if not found:
+            also = " and meets search.where" if rules else ""
             raise InputError(
-                f"search.warm_start: no trial of {name} is in search.space; remove it or widen "
-                f"the space"
+                f"search.warm_start: no trial of {name} is in search.space{also}; remove it or "
+                f"widen the space"
             )
         for trial in found:
+            excess = _excess(trial, earlier, name, config)
+            if parameters is not None and PARAMETERS in config.constraints:
+                excess[PARAMETERS] = parameters(trial.params) - config.constraints[PARAMETERS]
             study.add_trial(
                 optuna.trial.create_trial(
                     state=trial.state,
@@ -85,7 +95,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
                     },
                     intermediate_values=trial.intermediate_values,
                     user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
-                    constraints=_excess(trial, earlier, name, config),
+                    constraints=excess,
                 )
             )
     study.set_user_attr(BEGUN, list(config.objectives))
@@ -160,19 +170,22 @@ def _excess(
     return excess
 
 
-def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
-    """Return True if a trial has the parameters it would have here, each within its domain."""
-    space, values = config.space, trial.params
-    return set(active(space, values)) == set(values) and all(
-        space[name].contains(value) for name, value in values.items()
+def _fits(trial: FrozenTrial, space: Space, rules: Sequence[Rule]) -> bool:
+    """Return True if a trial has the parameters it might have here, and meets the rules."""
+    values = trial.params
+    return (
+        set(active(space, values)) == set(values)
+        and all(space[name].contains(value) for name, value in values.items())
+        and all(rule.holds(values) for rule in rules)
     )
 
 
 class Search:
     """Search for hyper-parameters: an Optuna study on disk, whose trials are judged at rungs.
 
-    A rung is an epoch at which trials are judged. The driver is the only writer of the study.
-    Changes are on disk after :meth:`commit`; only then may the driver act on them.
+    A rung is an epoch at which trials are judged. Other programs may enqueue trials in the study,
+    and only the driver writes anything else. Changes are on disk after :meth:`commit`; only then
+    may the driver act on them.
 
     Parameters
     ----------
@@ -187,9 +200,9 @@ class Search:
         Seed that decides the suggestions, together with the content of the study.
     ensemble_size
         Number of good trials that the search has to find.
-    admits
-        Function that returns True if the values of a trial keep the limits that are known before
-        training, such as that of ``parameters``; None if there are no such limits.
+    parameters
+        Function that returns the number of parameters of the network with a trial's values, for
+        a limit of it; None if there is no network.
 
     Raises
     ------
@@ -204,21 +217,20 @@ class Search:
         num_epoch: int,
         seed: int,
         ensemble_size: int = 1,
-        admits: Callable[[Values], bool] | None = None,
+        parameters: Callable[[Values], int] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
         self._storage = StudyStorage(Path(path))
-        self._study = self._open()
+        self._study = self._open(parameters)
         trials = self._study.get_trials(deepcopy=False)
         # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
         self._sampler = sampler_of(
-            config, seed, rung_epochs=config.rung_epochs(num_epoch), admits=admits
+            config, seed, rung_epochs=config.rung_epochs(num_epoch), parameters=parameters
         )
         self._study.sampler = self._sampler
-        self._complete(trials)
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
         self._callbacks = {name: import_class(name) for name in config.callbacks}
         self._ended: list[int] = []
@@ -228,8 +240,9 @@ class Search:
         """Best value of the first objective reported so far."""
         for trial in own(trials):
             self._restore(trial)
+        self._complete(trials)
 
-    def _open(self) -> optuna.Study:
+    def _open(self, parameters: Callable[[Values], int] | None) -> optuna.Study:
         study = None
         if self._storage.get_all_studies():
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
@@ -243,9 +256,7 @@ class Search:
                 storage=self._storage,
                 directions=self.config.directions,
             )
-            add_earlier(study, self.config)
-        if self.config.rungs == "promotion" and PROMOTES not in study.user_attrs:
-            study.set_user_attr(PROMOTES, True)
+            add_earlier(study, self.config, parameters)
         enqueue(study, self.config.enqueue)
         self._storage.commit()
         return study
@@ -255,20 +266,29 @@ class Search:
         for trial in own(trials):
             lacks = set(active(self.config.space, trial.params)) != set(trial.params)
             if trial.state == TrialState.RUNNING and lacks:
-                suggest(optuna.Trial(self._study, trial._trial_id), self.config.space)
+                self._suggest(optuna.Trial(self._study, trial._trial_id))
         self._storage.commit()
+
+    def _suggest(self, trial: optuna.Trial) -> dict[str, Any] | None:
+        """Return the parameters of a new trial; None if its enqueued ones are wrong and it fails.
+
+        Optuna would sample what is enqueued outside of the space.
+        """
+        enqueued = self._storage.get_trial(trial._trial_id).system_attrs.get(FIXED)
+        if enqueued and (wrong := next(self.config.wrong_enqueued(enqueued), None)):
+            self.fail(trial.number, f"{_ENQUEUED}{wrong}")
+            return None
+        return suggest(trial, self.config.space)
 
     def _restore(self, trial: FrozenTrial) -> None:
         self._count[WORDS[trial.state]] += 1
-        epochs, passed = self.rungs.epochs(trial.number), trial.user_attrs.get(PASSED, -1)
-        running = trial.state == TrialState.RUNNING
-        for rung, epoch in enumerate(epochs):
+        passed = trial.user_attrs.get(PASSED, -1)
+        for rung, epoch in enumerate(self.rungs.epochs):
             if epoch not in trial.intermediate_values:
                 break
             value = trial.intermediate_values[epoch]
             self._update_best(value)
-            went_on = True if rung <= passed else None if running else False
-            self.rungs.restore(trial.number, rung, value, went_on)
+            self.rungs.restore(trial.number, rung, value, rung <= passed)
         if trial.state == TrialState.FAIL:
             self.rungs.forget(trial.number)
 
@@ -288,10 +308,17 @@ class Search:
         return {word: count for word, count in self._count.items() if count}
 
     def ask(self) -> TrialRecord:
-        """Request a new trial from the sampler; return its record, with its parameter values."""
-        trial = self._study.ask()
-        self._count["running"] += 1
-        return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
+        """Return the record of a new trial, with the parameter values that were enqueued or drawn.
+
+        Trials that another program has enqueued are read first. One that does not fit the search
+        fails, with the reason.
+        """
+        while True:
+            self._storage.begin()
+            trial = self._study.ask()
+            self._count["running"] += 1
+            if (values := self._suggest(trial)) is not None:
+                return TrialRecord(trial.number, "running", values, None)
 
     def record(self, number: int) -> TrialRecord:
         """Return the record of a trial by its number: state, parameters and values."""
@@ -305,16 +332,15 @@ class Search:
         number
             Number of the trial.
         rung
-            Position of the rung in ``rungs.epochs(number)``, from 0 on.
+            Position of the rung in ``rungs.epochs``, from 0 on.
         outcome
             Objectives and excesses of the trial so far.
 
         Returns
         -------
         Verdict
-            ``goes_on``, ``waits`` for promotion, or the end of the trial: ``complete``, or
-            ``stops`` early. A committed verdict is final: if a restarted driver reports again, a
-            trial that continued continues.
+            ``goes_on``, or the end of the trial: ``complete``, or ``stops`` early. A committed
+            verdict is final: if a restarted driver reports again, a trial that continued continues.
         """
         trial = self._trial(number)
         if trial.user_attrs.get(PASSED, -1) >= rung:
@@ -322,7 +348,7 @@ class Search:
         identity, value = trial._trial_id, outcome.objectives[0]
         verdict = self.rungs.report(number, rung, value)
         # Optuna rejects Trial.report with several objectives, but displays stored values.
-        epoch = self.rungs.epochs(number)[rung]
+        epoch = self.rungs.epochs[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
         self._update_best(value)
         if verdict == "goes_on":
@@ -330,45 +356,19 @@ class Search:
             return verdict
         for name, excess in outcome.excess.items():
             self._storage.set_trial_system_attr(identity, f"{_CONSTRAINTS_KEY}:{name}", excess)
-        if verdict != "waits":
-            for name, cost in outcome.costs.items():
-                self._storage.set_trial_user_attr(identity, name, cost)
+        for name, cost in outcome.costs.items():
+            self._storage.set_trial_user_attr(identity, name, cost)
         if verdict == "complete":
             self._tell(number, TrialState.COMPLETE, outcome.objectives)
-        elif verdict == "stops":
+        else:
             self._tell(number, TrialState.PRUNED)
         return verdict
-
-    def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """Let a good waiting trial continue; return its record and the index of its rung.
-
-        Returns None if no waiting trial is good enough to continue.
-
-        Parameters
-        ----------
-        closing
-            True if nothing runs any more and no trial is left to ask for.
-        """
-        promoted = self.rungs.promote(closing)
-        if promoted is None:
-            return None
-        number, rung = promoted
-        self._storage.set_trial_user_attr(self._trial(number)._trial_id, PASSED, rung)
-        return self.record(number), rung
 
     def fail(self, number: int, reason: str) -> None:
         """End a trial as failed, and record the reason in a few words, such as that it diverged."""
         self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
-
-    def end_waiting(self) -> list[int]:
-        """End all trials that wait for promotion as pruned, and return their numbers."""
-        waiting = list(self.rungs.waiting())
-        for number in waiting:
-            self.rungs.forget(number)
-            self._tell(number, TrialState.PRUNED)
-        return waiting
 
     def commit(self) -> None:
         """Write all changes of the study to disk, then call the user's callbacks for ended trials.
@@ -393,7 +393,8 @@ class Search:
     def _enqueue(self, params: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
         """Enqueue a trial for a callback, as ``Study.enqueue_trial``, if it is in the space."""
         if wrong := next(self.config.wrong_enqueued(params), None):
-            raise InputError(f"the enqueued configuration{wrong}")
+            raise InputError(f"{_ENQUEUED}{wrong}")
+        self._storage.begin()
         optuna.Study.enqueue_trial(self._study, dict(params), *arguments, **options)
 
     def close(self) -> None:
@@ -415,6 +416,7 @@ class Search:
         # The disk may be unreachable, or a newer driver in charge. Uncommitted changes have not
         # been acted on, or are in the ledger.
         self._close_sampler()
+        self._storage.unlock()
 
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None

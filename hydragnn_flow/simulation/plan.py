@@ -65,7 +65,7 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
         Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = sampler_of(context.config.search, seed, "random", admits=context.admits)
+    sampler = sampler_of(context.config.search, seed, "random", parameters=context.parameters)
     study = optuna.create_study(sampler=sampler)
     found = []
     for number in range(count):

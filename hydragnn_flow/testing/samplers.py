@@ -83,7 +83,7 @@ class SamplerSuite:
         with Search(folder / JOURNAL, config, _RUNGS[-1], seed) as search:
             yield search
 
-    @pytest.mark.parametrize("rungs", ["stopping", "promotion", "none"])
+    @pytest.mark.parametrize("rungs", ["stopping", "none"])
     def test_every_trial_has_its_parameters_within_the_space(
         self, tmp_path: Path, sampler: str | dict[str, Any], rungs: str
     ) -> None:
@@ -155,7 +155,7 @@ def _end(search: Search, number: int) -> None:
     loss = _loss(search.record(number).parameters)
     values = (loss, float(number), 2.0 * number)[: len(search.config.objectives)]
     excess = {name: number - limit for name, limit in search.config.constraints.items()}
-    for rung, epoch in enumerate(search.rungs.epochs(number)):
+    for rung, epoch in enumerate(search.rungs.epochs):
         worse = (values[0] + 1 / epoch, *values[1:])
         if search.report(number, rung, Outcome(worse, excess)) != "goes_on":
             return

@@ -411,8 +411,9 @@ class Trainer:
                 if keep is not None:
                     keep.add(outputs)
         sums = self.world.sum(sums)
-        metrics = self.metrics.means(sums[n_terms:].view(shape))
-        return float(self.loss.total(sums[:n_terms])), metrics
+        errors = sums[n_terms:].view(shape)
+        loss = self.loss.judged(sums[:n_terms], self.metrics.labelled(errors), counts)
+        return loss, self.metrics.means(errors)
 
     def _in_order(
         self, model: nn.Module, split: Split, before_batch: Callable[[], None]

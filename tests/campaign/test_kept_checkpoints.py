@@ -42,7 +42,7 @@ def better_later(spec):
 
 @pytest.mark.parametrize(
     ("search", "kept"),
-    [(BEST_ALONE | {"rungs": "promotion"}, [7, 9, 10]), (SEARCH, list(range(TRIALS)))],
+    [(BEST_ALONE, [7, 9, 10]), (SEARCH, list(range(TRIALS)))],
     ids=["best", "all"],
 )
 def test_the_best_are_kept_where_asked_for_and_can_be_chosen(campaign, search, kept):

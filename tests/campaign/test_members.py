@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import optuna
 import pytest
 from campaign_cases import MEMBERS
 from phase_cases import (
@@ -23,11 +24,13 @@ from phase_cases import (
 from hydragnn_flow import files
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase, select_trials
+from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.ensemble.summary import SELECTION, failed_members
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host
 from hydragnn_flow.search.records import best_first
+from hydragnn_flow.search.storage import end_of, read_journal, record_members
 from hydragnn_flow.training.checkpoints import checkpoint
 from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
@@ -237,6 +240,27 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign, trials):
     assert {spec.epochs.decay for spec in pools.sent} == {(first.epochs.after_epoch, until)}
     assert len({spec.seed for spec in pools.sent}) == 3
     assert all(spec.epochs.bootstrap for spec in pools.sent)
+
+
+def test_optuna_reads_from_the_study_which_trials_are_members(campaign):
+    """Those that were trained, not those that were chosen."""
+
+    def machine(spec):
+        return badly(spec, "diverged") if (spec.kind, spec.number) == ("member", 1) else well(spec)
+
+    context = campaign()
+    members = run_phases(context, lambda: FakePool(machine))
+    journal = context.directory.journal
+    study = optuna.load_study(study_name="search", storage=read_journal(journal))
+    chosen = [
+        choice["trial"]
+        for choice in json.loads((context.directory.ensemble / SELECTION).read_text())["chosen"]
+    ]
+    assert study.user_attrs["members"] == [member.trial for member in members] != chosen
+    before = journal.read_bytes()
+    assert before.count(b'{"members":') == 2
+    record_members(journal, [member.trial for member in members])
+    assert journal.read_bytes() == before and end_of(journal).exists()
 
 
 @pytest.mark.parametrize(("status", "tries"), [("diverged", 1), ("error", 3), ("killed", 3)])

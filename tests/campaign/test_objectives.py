@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from campaign_cases import TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost
-from phase_cases import badly, change_gcd, micro_batches, run, well
+from phase_cases import FakePool, badly, change_gcd, micro_batches, run, searched, well
 
 from hydragnn_flow.campaign.setup.start import _is_complete
 from hydragnn_flow.campaign.trials import TrialPhase
@@ -137,6 +137,20 @@ def test_no_trial_is_asked_for_beyond_a_limit_of_parameters(campaign):
     assert max(context.parameters(one.parameters) for one in drawn) <= 1500
     sizes = {(one.mpnn_type, one.parameters["Architecture.hidden_dim"]) for one in drawn}
     assert len(sizes) >= 4, "not all the same network"
+
+
+def test_networks_enqueued_beyond_a_limit_of_parameters_fail_by_name(campaign):
+    phase = TrialPhase(campaign(constraints={"parameters": 900}))
+    large = {"Architecture.mpnn_type": "PNA", "Architecture.hidden_dim": 8}
+    phase.search._study.enqueue_trial(large)
+    records = searched(phase, FakePool(well))
+    assert [record.number for record in records if record.state == "failed"] == [0]
+    assert records[0].parameters.items() >= large.items()
+    count = phase.context.parameters(records[0].parameters)
+    assert records[0].reason == (
+        f"error: has {count:,} parameters, more than search.constraints.parameters allows"
+    )
+    assert count > 900
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,6 @@ def trials(directory):
 
 RULES: dict[str, dict[str, Any]] = {
     "stopping": {},
-    "hyperband": {"rungs": "hyperband"},
     "none": {"rungs": "none"},
     "constrained": {"constraints": {"seconds": 0.8}, "objectives": ["val_error", "seconds"]},
 }
@@ -130,21 +129,6 @@ def test_the_study_of_a_killed_driver_is_what_its_ledger_says(left, remade, chan
     assert trials(directory) == before
     assert directory.segments.read_bytes() == ledger
     assert not list(directory.path.glob(".study*"))
-
-
-def test_trials_that_wait_for_promotion_still_do(left, remade):
-    directory = left(rungs="promotion")
-    before = trials(directory)
-    waiting = [trial for trial in before if trial["intermediate_values"]]
-    assert "RUNNING" in {trial["state"].name for trial in waiting}
-    directory.journal.unlink()
-    remade(rungs="promotion")
-    after, again = trials(directory), 0
-    for trial, same in zip(before, after, strict=True):
-        marks = [one["user_attrs"].pop("passed", -1) for one in (trial, same)]
-        again += marks[0] - marks[1]
-    assert after == before
-    assert 0 <= again <= 4, "promotions that were on their way are made again, and no others"
 
 
 def test_without_parameters_in_the_ledger_the_folders_have_them(left, remade):

@@ -296,18 +296,18 @@ def test_a_label_that_is_not_what_its_name_says_or_of_no_known_level(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("-1.5", "nan", "structure 2 has the label 'energy' = 'nan'"),
+        ("-1.5", "nan", "structure 2 has NaN or infinity in its label 'energy'"),
         ("energy=-1.5 ", "", "structure 2 has no label 'energy' (it has: forces"),
         ("-1.5", "n/a", "structure 2 has the label 'energy' = 'n/a'"),
         ("-1.5", "-1.5 config_weight=0", "structure 2 has config_weight = 0"),
         ("-1.5", "-1.5 config_forces_weight=0.0", "structure 2 has config_forces_weight = 0"),
     ],
 )
-def test_structures_without_a_label_are_left_out_unless_all_lack_it(tmp_path, old, new, said):
+def test_structures_tell_which_label_they_lack_unless_all_lack_it(tmp_path, old, new, said):
     (tmp_path / "a.xyz").write_text(two_and(old, new))
     section = {"format": "ase", "train": "a.xyz", "targets": UNITS}
     source = open_source(config(tmp_path, **section), seed=0)
-    assert len(read_all(source)["train"]) == 2
-    assert [said in one for one in source.unlabelled] == [True]
+    lacking = [record.lacking for record in read_all(source)["train"] if record.lacking]
+    assert [said in one for one in lacking + source.unlabelled] == [True]
     (tmp_path / "a.xyz").write_text(GOOD.replace(old, new))
     refused(tmp_path, re.escape(said.replace("2", "0")), **section)

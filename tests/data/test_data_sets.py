@@ -79,7 +79,7 @@ def test_blocks_add_up_however_graphs_are_divided(graph, branches, cut):
     cut = min(cut, len(made) - 1)
     whole, first, second = (Accumulator(targets) for _ in range(3))
     for accumulator, graphs in ((whole, made), (first, made[:cut]), (second, made[cut:])):
-        accumulator.update(pack(graphs, [""] * len(graphs)), train=True)
+        accumulator.update(pack(graphs, [""] * len(graphs)), "trainset")
     first.merge(pickle.loads(pickle.dumps(second)))
     expected, found = whole.statistics(), first.statistics()
     assert found.by_branch.keys() == expected.by_branch.keys()

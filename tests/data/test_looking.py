@@ -64,7 +64,9 @@ def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path
     structures = [bulk("Cu", cubic=True, a=size * (1 + n / 100)) * (2, 1, 1) for n in range(5)]
     for n, atoms in enumerate(structures):
         atoms.info["gap"] = n / 10
+        atoms.info["config_weight"] = 1.0 + n % 2
     write_extxyz(tmp_path / "a.xyz", structures)
+    assert look(tmp_path).source["weight"] == "config_weight"
     radius = look(tmp_path).radius
     assert least <= radius <= most
     graphs = [atoms_to_graph(atoms, radius, None) for atoms in structures]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import logging
+import math
 import multiprocessing
 import os
 import re
@@ -25,6 +26,7 @@ import pytest
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.geometry import find_mic
+from pydantic import ValidationError
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, check_store, prepare_store, store_summary, write_store
@@ -571,18 +573,120 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
         for number in (3, 7):
             del made[number].calc.results["energy"]
 
-    store = judged(tmp_path, unlabelled)
+    store = judged(tmp_path, unlabelled, missing="leave_out")
     (said,) = store.manifest.provenance["suspicious"]["all"]
     assert re.match(
         r"2 of 60 structures have no label, or weight 0, and are left out, the first: .*a\.xyz",
         said,
     )
     assert sum(split.graphs for split in store.manifest.splits.values()) == 58
-    with pytest.raises(InputError, match="2 of 60 structures have no label"):
-        judged(tmp_path, unlabelled, suspicious="refuse")
+    for key, said in (
+        ("suspicious", "2 of 60 structures"),
+        ("missing", "structure 3 has no label"),
+    ):
+        other = {"missing": "leave_out", "suspicious": "say", key: "refuse"}
+        with pytest.raises(InputError, match=rf"{said}.*{key}"):
+            judged(tmp_path, unlabelled, **other)
+        shutil.rmtree(tmp_path / "s", ignore_errors=True)
     (tmp_path / "most").mkdir()
     with pytest.raises(InputError, match="or weight 0, which are most: "):
-        judged(tmp_path / "most", lambda made: [one.calc.results.pop("energy") for one in made[9:]])
+        judged(
+            tmp_path / "most",
+            lambda made: [one.calc.results.pop("energy") for one in made[9:]],
+            missing="leave_out",
+        )
+
+
+def lacking_some(made):
+    for number, key in ((0, "stress"), (3, "energy"), (7, "stress"), (8, "forces")):
+        del made[number].calc.results[key]
+
+
+def test_missing_labels_are_masked_and_the_rest_counts(tmp_path):
+    """Whichever structure lacks it, the first too; statistics are those of the labels there are."""
+    store = judged(tmp_path, lacking_some)
+    lacking = store.manifest.lacking
+    assert sum(n for numbers in lacking.values() for n in numbers.values()) == 4
+    assert store.manifest.masked == {"energy", "forces", "stress"}
+    assert store.manifest.provenance["suspicious"] == {}
+    train, targets = store["trainset"], store.manifest.statistics.targets
+    for name in store.manifest.masked:
+        values = train.target(name)
+        known = values[np.isfinite(values).all(axis=1)]
+        assert targets[name].share == pytest.approx(len(known) / len(values))
+        np.testing.assert_allclose(targets[name].mean, known.mean(axis=0), rtol=1e-6)
+    assert len(store.manifest.statistics.element_energies) == 2
+    again = {"format": "hydragnn", "file": "s"}
+    config = DataConfig.model_validate({"source": again, "path": tmp_path})
+    copied = prepare(tmp_path / "copied", config, cutoff=5.0).manifest
+    used = prepare(
+        tmp_path / "used", config.model_copy(update={"in_place": True}), cutoff=5.0
+    ).manifest
+    assert copied.lacking == used.lacking == lacking
+    assert copied.statistics == used.statistics == store.manifest.statistics
+    with pytest.raises(InputError, match=r"no label of .*masked; correct it, or set data\.missing"):
+        judged(tmp_path, lacking_some, missing="refuse")
+
+
+def test_weights_are_stored_and_0_leaves_out(tmp_path):
+    def weigh(made):
+        for number, atoms in enumerate(made):
+            atoms.info["importance"] = float(number % 4)
+
+    source = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV"}}
+    weighted = source | {"weight": "importance"}
+    store = judged(tmp_path, weigh, source=weighted)
+    train = store["trainset"]
+    weights = train.column("loss_weight")
+    assert weights.shape == (len(train), 1) and set(weights.ravel()) == {1.0, 2.0, 3.0}
+    share = store.manifest.statistics.targets["energy"].share
+    assert share == pytest.approx(weights.mean())
+    assert sum(split.graphs for split in store.manifest.splits.values()) == 45
+    shutil.rmtree(tmp_path / "s")
+    for value in (-1.0, "heavy"):
+        wrong = each(lambda atoms, w: atoms.info.update(importance=w), value)
+        with pytest.raises(InputError, match=rf"structure 0 has the weight {value}, which is"):
+            judged(tmp_path, wrong, source=weighted)
+
+
+def test_reference_energies_are_those_given(tmp_path):
+    fitted = judged(tmp_path, isolated).manifest.statistics
+    assert fitted.reference_energies == {}
+    for given, energies in (
+        ("isolated", {29: 3.5, 79: 3.5, 47: 3.5}),
+        ({"Cu": -3.0, "Au": -4.5}, {29: -3.0, 79: -4.5}),
+    ):
+        shutil.rmtree(tmp_path / "s")
+        found = judged(tmp_path, isolated, element_energies=given).manifest.statistics
+        references = found.reference_energies
+        shifts = [references[number] - energy for number, energy in energies.items()]
+        np.testing.assert_allclose(shifts, shifts[0])
+        store = GraphStore.open(tmp_path / "s")
+        left = [
+            (float(graph.energy) - sum(references[z] for z in graph.x[:, 0].int().tolist()))
+            / graph.num_nodes
+            for graph in store["trainset"]
+            if graph.num_nodes > 1
+        ]
+        assert np.mean(left) == pytest.approx(0.0, abs=1e-6)
+        alone = [name for name in store.splits for n in store[name].n_atoms if n == 1]
+        assert given != "isolated" or set(alone) == {"trainset"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("isolated", r"no training structure is an isolated atom of Cu; add it, or leave"),
+        ({"Cu": -3.5}, r"no energy is given of Au"),
+        ({"Cu": -3.5, "Au": math.nan}, "the energy of Au must be a finite number, got nan"),
+        ({"Cu": -3.5, "Gold": -3.0}, "Gold is not the symbol of an element"),
+        ({"x": {"Cu": -3.5}}, "for several sources those of each by its name .there is only one"),
+        ("atoms", "must be isolated, or the energy of each element by its symbol"),
+    ],
+)
+def test_reference_energies_that_will_not_do_are_refused(given, said, tmp_path):
+    with pytest.raises((InputError, ValidationError), match=said):
+        judged(tmp_path, lambda made: None, element_energies=given)
 
 
 def test_files_without_a_label_are_left_out_wherever_they_are(tmp_path):

@@ -148,8 +148,7 @@ def test_labels_have_the_keys_of_training_unless_others_are_given(ensemble, stru
     trained = trained_on(ensemble, targets=targets)
     expected = evaluate(ensemble, structures)
     structures[0].info["dft_energy"] = structures[0].calc.results["energy"]
-    with pytest.raises(InputError, match=r"its label of energy \('dft_energy'\) is missing"):
-        evaluate(trained, structures)  # those of two methods are not mixed
+    assert evaluate(trained, structures)["energy"].structures == 1  # methods are not mixed
     for atoms in structures:  # where both are there, that of training counts
         atoms.info["dft_energy"] = atoms.calc.results["energy"]
         atoms.calc.results["energy"] = 0.0
@@ -171,6 +170,17 @@ def test_a_target_without_labels_is_told_and_left_out(ensemble, structures, allo
     found = evaluate(ensemble, path, say=said.append)
     assert list(found) == TARGETS[:2] and found["energy"].structures == 1
     assert said == 2 * ["not evaluated, as no structure has a label: forces"]
+
+
+def test_missing_labels_do_not_count_and_are_told(ensemble, structures):
+    said: list[str] = []
+    energies = evaluate(ensemble, structures, say=said.append)["energy"]
+    expected = evaluate(ensemble, structures[1:])["forces"]
+    found = evaluate(ensemble, broken(0, forces=None)(structures), say=said.append)
+    assert found["forces"].measures["mae"].value == expected.measures["mae"].value
+    assert found["forces"].structures == len(structures) - 1
+    assert found["energy"] == energies
+    assert said == [f"forces of {len(structures[0])} atoms has no label and does not count"]
 
 
 @pytest.mark.parametrize(("factor", "says"), [(1, ""), (1e6, "are they in eV/Å, with the sign")])
@@ -195,8 +205,6 @@ def broken(number, **results):
 @pytest.mark.parametrize(
     ("change", "keys", "says"),
     [
-        (broken(1, forces=None), {}, r"^structure 1: .*forces \('forces'\) is missing"),
-        (broken(1, forces=np.full((9, 3), np.nan)), {}, "^structure 1: .*forces is not"),
         (broken(1, forces=[1.0, 2.0]), {}, "^structure 1: .* not 3 numbers per atom"),
         (broken(1, forces=np.zeros((3, 8))), {}, "^structure 1: .* not 3 numbers per atom"),
         (broken(1, forces="large"), {}, "^structure 1: .* not 3 numbers per atom"),
@@ -222,7 +230,6 @@ def test_refusals_name_the_file(ensemble, structures, alloy_store, tmp_path):
     write(labelled, structures, format="extxyz")
     for data, asked, says in (
         (bare, {}, r"/bare\.xyz: no structure has a label.*is nothing"),
-        (folder, {}, r"/bare\.xyz: its label of energy .*is missing"),
         (labelled, {"split": "testset"}, r"labelled\.xyz: is no GraphStore.*--split"),
         (alloy_store, {"keys": KEYS}, r"store\.gs: a GraphStore names its labels by targets"),
         (alloy_store, {"split": "test"}, "no split 'test'"),
@@ -247,7 +254,8 @@ def test_a_stress_is_read_in_both_orders(dim):
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
     assert np.isnan(read[3]).all(), "a molecule has none"
     with pytest.raises(InputError, match="d: its label of stress"):
-        every_label(found | {"d": Found(cell, {})}, "stress", described, ["stress"])
+        infinite = {"stress": [np.inf] * 6}
+        every_label(found | {"d": Found(cell, infinite)}, "stress", described, ["stress"])
 
 
 def test_the_command_prints_a_table_and_writes_it(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import committee as members_module
 from hydragnn_flow.ensemble import finish as module
@@ -20,6 +20,7 @@ from hydragnn_flow.ensemble.finish import combine_best
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty.calibration import folds
 from hydragnn_flow.ensemble.uncertainty.distribution import combine, combine_noise
+from hydragnn_flow.report.errors import explained
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.measures.criterion import trivial_errors
 from hydragnn_flow.training.predict import KEY, kept, predict_batches, split_batches
@@ -65,6 +66,24 @@ def test_checkpoints_are_not_in_memory_together(alloy_store, tmp_path, monkeypat
     monkeypatch.setattr(members_module, "load_checkpoint", watched)
     untrained_ensemble(tmp_path, alloy_store, members=3)
     assert alive and set(alive) <= {0, 1}, "the one before may go when the next has come"
+
+
+def test_missing_labels_neither_calibrate_nor_count(alloy_store, tmp_path):
+    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
+    for name in ("valset", "testset"):
+        splits[name][0].forces[:] = np.nan
+    store = write_store(tmp_path / "s", splits, targets=alloy_store.manifest.targets, cutoff=4.0)
+    assert store.manifest.lacking == {"testset": {"forces": 1}, "valset": {"forces": 1}}
+    run = untrained_ensemble(tmp_path / "run", store)
+    summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
+    found = summary["calibration"]
+    assert found["energy"]["structures"] == 1 + found["forces"]["structures"] == 5
+    table = pd.read_parquet(run / "predictions" / "test_nodes.parquet")
+    errors = [(table[f"forces_{axis}_mean"] - table[f"forces_{axis}"]).abs() for axis in "xyz"]
+    assert table["forces_x"].isna().sum() == store["testset"].n_atoms[0]
+    assert summary["test"]["forces"]["mae_ensemble"] == pytest.approx(pd.concat(errors).mean())
+    assert summary["errors"]["forces"]["structures"] == 4
+    assert "forces: 4 structures have a label" in explained(summary)
 
 
 def test_errors_are_those_of_the_tables(run, alloy_store):

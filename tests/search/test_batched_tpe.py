@@ -9,7 +9,6 @@ import pytest
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import TrialState
 
-from hydragnn_flow.search.records import PASSED, PROMOTES
 from hydragnn_flow.search.samplers import batched_tpe
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 
@@ -120,28 +119,6 @@ def test_a_sampler_may_serve_one_study_after_the_other():
         assert len(sampler._trials) == 7
 
 
-def test_a_trial_that_waits_counts_as_pruned_where_it_waits():
-    study, twin = (
-        optuna.create_study(sampler=BatchedTPESampler(batch_size=1, seed=0)) for _ in range(2)
-    )
-    study.set_user_attr(PROMOTES, True)
-    for number in range(40):
-        trial, other = study.ask(), twin.ask()
-        value = loss(suggest(trial))
-        assert suggest(other) == trial.params
-        if number % 4:
-            for one in (trial, other):
-                one.report(value, 2)
-                one.set_constraint("memory", value - 2)
-            twin.tell(other, state=TrialState.PRUNED)
-        else:
-            study.tell(trial, value)
-            twin.tell(other, value)
-    optuna.Trial(study, 1).set_user_attr(PASSED, 0)  # which runs again
-    suggest(study.ask())
-    assert [t.number for t in study.sampler._trials if t.state == TrialState.RUNNING] == [1]
-
-
 def test_one_fit_serves_a_batch_unless_too_much_has_happened_since():
     sampler = BatchedTPESampler(batch_size=8, seed=0)
     study = optuna.create_study(sampler=sampler)
@@ -217,9 +194,8 @@ def test_better_points_are_found_than_by_chance_though_a_long_history_is_thinned
     assert means[0] < 0.5 * means[1]
 
 
-@pytest.mark.parametrize("promotes", [False, True])
-def test_several_objectives_of_trials_that_rungs_stop(promotes, monkeypatch):
-    """Trials that stopped, or wait, were measured for less long and count as not good."""
+def test_several_objectives_of_trials_that_rungs_stop(monkeypatch):
+    """Trials that stopped were measured for less long and count as not good."""
     asked, draw = [], BatchedTPESampler._draw
 
     def noted(self, study, space, good, rest):
@@ -229,14 +205,10 @@ def test_several_objectives_of_trials_that_rungs_stop(promotes, monkeypatch):
     monkeypatch.setattr(BatchedTPESampler, "_draw", noted)
     sampler = BatchedTPESampler(n_startup_trials=5, seed=0)
     study = optuna.create_study(directions=["minimize"] * 2, sampler=sampler)
-    if promotes:
-        study.set_user_attr(PROMOTES, True)
     for number in range(40):
         trial = study.ask()
         parameters = suggest(trial)
-        if number % 3 and promotes:
-            study._storage.set_trial_intermediate_value(trial._trial_id, 2, loss(parameters))
-        elif number % 3:
+        if number % 3:
             study.tell(trial, state=TrialState.PRUNED)
         else:
             study.tell(trial, [loss(parameters)] * 2)

@@ -14,8 +14,6 @@ from hydragnn_flow.search.records import best_first
 CASES: list[dict[str, Any]] = [
     {"rungs": "stopping", "sampler": {"type": "auto", "wait": True}},
     {"rungs": "stopping"},
-    {"rungs": "promotion"},
-    {"rungs": "hyperband"},
     {"pruner": {"type": "MedianPruner", "n_startup_trials": 3}},
 ]
 
@@ -36,14 +34,12 @@ def searched(path, config, sign):
             search = Search(path, config, RUNGS[-1], 1, 2)
         trial = search.ask()
         told.append(trial.parameters)
-        for rung in range(len(search.rungs.epochs(trial.number))):
+        for rung in range(len(search.rungs.epochs)):
             cost = -10.0 * trial.parameters["Training.Optimizer.learning_rate"]
             cost += float(drawn.normal()) / (rung + 1)
             told.append(search.report(trial.number, rung, came_to(sign * cost)))
             if told[-1] != "goes_on":
                 break
-        promoted = search.promote()
-        told.append(promoted and (promoted[0].number, promoted[1]))
     return told, search
 
 

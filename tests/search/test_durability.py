@@ -1,18 +1,22 @@
 """A study that was cut short at any byte goes on; a damaged one is refused."""
 
+import json
 import re
+import subprocess
+import sys
+import time
 
 import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from storage_cases import content, optunas
 from study_cases import CONFIG, came_to, fits, open_search
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.search import JOURNAL, Outcome, read_trials
-from hydragnn_flow.search.records import waits
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.search import JOURNAL, Outcome, Search, read_trials
 from hydragnn_flow.search.storage import end_of, read_journal
 
 
@@ -159,56 +163,6 @@ def test_a_judgement_that_was_cut_short_is_repeated(path, tmp_path):
             assert again.records[number] == search.records[number]
 
 
-def test_promotion_across_restarts(path):
-    """Trials wait, the best third goes on when a third are good enough, and none twice."""
-    config = CONFIG.model_copy(update={"rungs": "promotion"})
-    losses = [5.0, 4.0, 6.0, 3.0, 7.0, 2.0]
-
-    def came_to_its_loss(number):
-        return Outcome((losses[number],), {"peak_memory_gib": 5.0})
-
-    search = open_search(path, config)
-    for number in range(len(losses)):
-        search.ask()
-        assert search.report(number, 0, came_to_its_loss(number)) == "waits"
-        search.commit()
-        search = open_search(path, config)
-        assert search.report(number, 0, came_to_its_loss(number)) == "waits"
-    promoted = []
-    while (found := search.promote()) is not None:
-        record, rung = found
-        assert rung == 0 and record.state == "running"
-        promoted.append(record.number)
-        search.commit()
-        search = open_search(path, config)
-        assert search.report(record.number, 0, came_to_its_loss(record.number)) == "goes_on"
-    assert promoted == [5, 3]
-    search.end_waiting()
-    assert search.states == {"running": 2, "pruned": 4}
-    assert not any(record.feasible for record in search.records), "limits of the last rung stay"
-
-
-def test_a_search_learns_from_trials_that_wait(path):
-    """Also one that was opened again; and Optuna reads what it wrote."""
-    config = CONFIG.model_copy(update={"rungs": "promotion"})
-    search = open_search(path, config)
-    for number in range(20):
-        loss = search.ask().parameters["Training.Optimizer.learning_rate"]
-        assert search.report(number, 0, came_to(loss)) == "waits"
-    while (promoted := search.promote()) is not None:
-        record, rung = promoted
-        search.report(record.number, rung + 1, came_to(record.value))
-    waiting = search.rungs.waiting()
-    assert len(waiting) > 10
-    search.close()
-    stored = JournalStorage(JournalFileBackend(str(path))).get_all_trials(0)
-    assert [trial.number for trial in stored if waits(trial)] == waiting
-    search = open_search(path, config)
-    search.ask()
-    known = search._sampler._trials
-    assert len(known) == 20 and TrialState.RUNNING not in {trial.state for trial in known}
-
-
 def test_a_study_begins_with_what_is_enqueued(path):
     wanted = {"Architecture.mpnn_type": "SchNet", "Architecture.hidden_dim": 48}
     config = CONFIG.model_copy(update={"enqueue": (wanted,)})
@@ -221,6 +175,84 @@ def test_a_study_begins_with_what_is_enqueued(path):
     more = {"Architecture.mpnn_type": "PNA"}
     search = open_search(path, config.model_copy(update={"enqueue": (wanted, more)}))
     assert search.ask().parameters["Architecture.mpnn_type"] == "PNA"
+
+
+ENQUEUES = """
+import json, sys
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+storage = JournalStorage(JournalFileBackend(sys.argv[1]))
+study = optuna.load_study(study_name="search", storage=storage)
+print("opened", flush=True)
+for text in sys.argv[2:]:
+    study.enqueue_trial(json.loads(text))
+"""
+TYPE, WIDTH = "Architecture.mpnn_type", "Architecture.hidden_dim"
+
+
+def test_another_program_enqueues_trials_in_a_search_that_runs(path):
+    """It waits while trials are asked for, so that all know the same numbers."""
+    config = CONFIG.model_copy(update={"where": ("mpnn_type == 'PNA' or hidden_dim <= 32",)})
+    wrong = {
+        "hidden_dim = 65 is not in its domain": {WIDTH: 65},
+        "hidden_dim = 'x' is not in its domain": {WIDTH: "x"},
+        "'hidden_dim', which is not in space; did you mean 'Architecture.hidden": {"hidden_dim": 9},
+        "\"mpnn_type == 'PNA' or hidden_dim <= 32\" of where cannot": {TYPE: "EGNN", WIDTH: 33},
+        "num_gaussians does not exist while": {"Architecture.num_gaussians": 9, TYPE: "PNA"},
+    }
+    wanted = [{TYPE: "SchNet", WIDTH: 17}, *wrong.values(), {WIDTH: 64}]
+    search = open_search(path, config)
+    search.ask()
+    search.commit()
+    first = search.ask()  # holds the lock
+    before = path.read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", ENQUEUES, path, *map(json.dumps, wanted)]
+    ) as other:
+        while not list(path.parent.glob("*.lock")) and other.poll() is None:
+            time.sleep(0.01)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(4)
+        assert path.read_bytes() == before
+        search.report(0, 0, came_to(0.5))
+        search.commit()
+        assert other.wait(60) == 0
+    taken = [search.ask() for _ in range(3)]
+    search.commit()
+    assert taken[0].parameters.items() >= wanted[0].items()
+    assert (taken[1].parameters[TYPE], taken[1].parameters[WIDTH]) == ("PNA", 64)
+    assert numbers([first, *taken]) == [1, 2, 8, 9]
+    for record, reason in zip(search.records[3:8], wrong, strict=True):
+        assert record.state == "failed" and not record.parameters
+        assert record.reason.startswith("the enqueued configuration") and reason in record.reason
+    search.close()
+    assert content(optunas(path)) == content(search._storage) == content(read_journal(path))
+    assert open_search(path, config).records == search.records
+    assert list(path.parent.glob("*.lock")) == []
+
+
+def test_a_lock_is_taken_from_the_dead_and_no_number_is_given_twice(path):
+    lock = path.with_name("study.journal.lock")
+    search = open_search(path)
+    lock.symlink_to("study.journal")
+    began = time.monotonic()
+    search.ask()
+    assert 2 < time.monotonic() - began < 30
+    lock.unlink()  # as Optuna does after half a minute
+    other = optuna.load_study(study_name="search", storage=optunas(path))
+    other.set_user_attr("note", "from another program")
+    search.commit()
+    assert search._study.user_attrs["note"] == "from another program"
+    records = search.records
+    search.ask()
+    lock.unlink()
+    other.enqueue_trial({WIDTH: 17})
+    with pytest.raises(CampaignStopped, match="another program created a trial at the same moment"):
+        search.commit()
+    again = open_search(path)
+    assert again.records == records
+    assert again.ask().parameters[WIDTH] == 17
 
 
 def test_a_study_learns_from_an_earlier_one(path, tmp_path):
@@ -271,6 +303,7 @@ def test_a_first_commit_that_was_cut_short_is_made_again(path, tmp_path):
         assert read_trials(tmp_path) == []
         # After those of the first study that have a value.
         assert open_search(path, config).ask().number == 2
+        path.with_name("study.journal.lock").unlink()  # or the next waits for the killed one
 
 
 def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path):
@@ -335,6 +368,31 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path)
     with pytest.raises(InputError, match="held to a limit of 'gcd_hours' that it does not tell"):
         known("untold", {"gcd_hours": 2.0})
     assert known("untold none", {}) == [{}] * 8
+
+
+def test_earlier_trials_teach_no_broken_rule_and_no_network_that_is_too_large(tmp_path):
+    with open_search(tmp_path / "first", CONFIG.model_copy(update={"rungs": "none"})) as search:
+        for number in range(20):
+            search.ask()
+            search.report(number, 0, came_to(1.0))
+    changes = {"where": ("hidden_dim <= 40",), "constraints": {"parameters": 600.0}}
+    config = CONFIG.model_copy(update={"warm_start": (tmp_path / "first",), **changes})
+
+    def parameters(values):
+        return values[WIDTH] ** 2
+
+    with Search(tmp_path / "second", config, 18, 1, parameters=parameters) as second:
+        trials = second._study.get_trials()
+        found = [second.ask().parameters[WIDTH] ** 2 for _ in range(12)]
+    widths = [trial.params[WIDTH] for trial in trials]
+    assert max(widths) <= 40 < max(one.parameters[WIDTH] for one in search.records)
+    assert [t.constraints["parameters"] for t in trials] == [w**2 - 600 for w in widths]
+    assert max(found) <= 600 < max(widths) ** 2
+    none = config.model_copy(update={"where": ("hidden_dim > 40", "hidden_dim < 41")})
+    with pytest.raises(
+        InputError, match=r"no trial of .* is in search\.space and meets search\.wh"
+    ):
+        open_search(tmp_path / "third", none)
 
 
 @pytest.mark.parametrize("objectives", [("val_error",), ("val_error", "seconds")])

@@ -32,7 +32,7 @@ def random_trials(count, space=SPACE):
 def test_any_point_snaps_to_a_trial_that_can_be():
     cube = UnitCube(SPACE)
     snapped = cube.snap(np.random.default_rng(0).random((300, len(cube))))
-    trials = [cube.decode(point) for point in snapped]
+    trials = cube.decode(snapped)
     for trial in trials:
         assert list(trial) == active(SPACE, trial)
         assert all(SPACE[name].contains(value) for name, value in trial.items())
@@ -43,7 +43,7 @@ def test_any_point_snaps_to_a_trial_that_can_be():
 def test_every_value_of_an_integer_owns_as_much_of_the_cube():
     cube = UnitCube({"depth": Parameter(int=(1, 4))})
     snapped = cube.snap((np.arange(100)[:, None] + 0.5) / 100)
-    values = [cube.decode(point)["depth"] for point in snapped]
+    values = [trial["depth"] for trial in cube.decode(snapped)]
     assert np.bincount(values)[1:].tolist() == [25, 25, 25, 25]
 
 

@@ -53,6 +53,19 @@ def test_no_proposal_breaks_a_rule(sampler):
     assert {values["net.kind"] for values in found} == {"deep", "flat"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_proposal_of_a_hundred_thousand_breaks_a_rule(sampler):
+    """In studies of 2,000; fewer of samplers that take long over each."""
+    config = search(sampler)
+    fewer = {"gp": (2, 100), "tpe": (5, 2000), "auto": (5, 2000)}
+    studies, count = fewer.get(sampler, (50, 2000))
+    for _ in range(studies):
+        study = study_of(config)
+        assert len([*run(config, study, count)]) == count
+        getattr(study.sampler, "close", lambda: None)()
+
+
 def test_a_proposal_moves_to_its_neighbour_and_only_where_the_rule_looks():
     config = search(where=RULES[:1])
     moved = kept = 0

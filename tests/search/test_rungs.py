@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-from hydragnn_flow.search.rungs import Rungs, bracket_shares
+from hydragnn_flow.search.rungs import Rungs
 
 NUM_EPOCH = 20
 RUNGS = (2, 6, 18, 20)
@@ -43,70 +43,29 @@ def falling(table):
 
 
 @settings(deadline=None)
-@given(
-    values=VALUES,
-    turns=TURNS,
-    eta=st.integers(2, 4),
-    size=st.integers(1, 4),
-    rule=st.sampled_from(["stopping", "hyperband"]),
-)
-def test_stopping_is_the_naive_rule(values, turns, eta, size, rule):
-    """Hyperband's in each bracket apart, where the first to arrive goes on whatever the size."""
-    rungs = made(size, rungs=rule, reduction_factor=eta)
-    wanted = size if rule == "stopping" else 1
-    reported: dict[tuple[int, int], list[float]] = defaultdict(list)
-    went_on = Counter[tuple[int, int]]()
+@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4), size=st.integers(1, 4))
+def test_stopping_is_the_naive_rule(values, turns, eta, size):
+    rungs = made(size, reduction_factor=eta)
+    reported: dict[int, list[float]] = defaultdict(list)
+    went_on = Counter[int]()
     at = dict.fromkeys(range(len(values)), 0)
     for turn in turns:
         if not at:
             break
         number = sorted(at)[turn % len(at)]
         rung, value = at[number], values[number][at[number]]
-        place = rungs.bracket(number), rung
-        reported[place].append(value)
-        best = sorted(reported[place])[: max(1, len(reported[place]) // eta)]
+        reported[rung].append(value)
+        best = sorted(reported[rung])[: max(1, len(reported[rung]) // eta)]
         expected = "stops"
-        if rung == len(rungs.epochs(number)) - 1:
+        if rung == len(rungs.epochs) - 1:
             expected = "complete"
-        elif value <= best[-1] or went_on[place] < wanted:
+        elif value <= best[-1] or went_on[rung] < size:
             expected = "goes_on"
-            went_on[place] += 1
+            went_on[rung] += 1
         assert rungs.report(number, rung, value) == expected
         at[number] += 1
         if expected != "goes_on":
             del at[number]
-
-
-@settings(deadline=None)
-@given(values=VALUES, turns=TURNS, eta=st.integers(2, 4))
-def test_promotion_is_algorithm_2(values, turns, eta):
-    """The paper's definition: best first among the top 1/eta of a rung not yet promoted."""
-    rungs = made(rungs="promotion", reduction_factor=eta)
-    last = len(rungs.epochs(0)) - 1
-    reported: list[dict[int, float]] = [{} for _ in range(last + 1)]
-    promoted: list[set[int]] = [set() for _ in range(last + 1)]
-    running = dict.fromkeys(range(len(values)), 0)
-    for turn in turns:
-        if turn % 3 == 0:
-            expected = None
-            for rung in range(last - 1, -1, -1):
-                ranked = [n for _, n in sorted((v, n) for n, v in reported[rung].items())]
-                top = [n for n in ranked[: len(ranked) // eta] if n not in promoted[rung]]
-                if top:
-                    expected = (top[0], rung)
-                    break
-            assert rungs.promote() == expected
-            if expected is not None:
-                promoted[expected[1]].add(expected[0])
-                running[expected[0]] = expected[1] + 1
-        elif running:
-            number = sorted(running)[turn % len(running)]
-            rung = running.pop(number)
-            reported[rung][number] = values[number][rung]
-            verdict = rungs.report(number, rung, values[number][rung])
-            assert verdict == ("complete" if rung == last else "waits")
-        waiting = {n for r in range(last) for n in set(reported[r]) - promoted[r]}
-        assert rungs.waiting() == sorted(waiting)
 
 
 @settings(deadline=None)
@@ -115,64 +74,44 @@ def test_promotion_is_algorithm_2(values, turns, eta):
     turns=TURNS,
     cut=st.integers(0, 100),
     size=st.integers(1, 3),
-    rule=st.sampled_from(["stopping", "promotion", "hyperband", "none"]),
+    rule=st.sampled_from(["stopping", "none"]),
 )
 def test_reopened_goes_on_as_if_never_closed(values, turns, cut, size, rule):
     rungs, again = made(size, rungs=rule), made(size, rungs=rule)
-    stored: dict[tuple[int, int], bool | None] = {}
+    stored: dict[tuple[int, int], bool] = {}
 
     def steps(part, judges):
         for turn in part:
-            going = [judge.promote() for judge in judges] if turn % 3 == 0 else [None]
-            assert len(set(going)) == 1
-            if going[0] is not None:
-                stored[going[0]] = True
-                running[going[0][0]] = going[0][1] + 1
-            elif running:
-                number = sorted(running)[turn % len(running)]
-                rung = running.pop(number)
-                verdicts = {judge.report(number, rung, values[number][rung]) for judge in judges}
-                assert len(verdicts) == 1
-                verdict = verdicts.pop()
-                stored[number, rung] = {"goes_on": True, "waits": None}.get(verdict, False)
-                if verdict == "goes_on":
-                    running[number] = rung + 1
+            if not running:
+                return
+            number = sorted(running)[turn % len(running)]
+            rung = running.pop(number)
+            (verdict,) = {judge.report(number, rung, values[number][rung]) for judge in judges}
+            stored[number, rung] = verdict == "goes_on"
+            if verdict == "goes_on":
+                running[number] = rung + 1
 
     running = dict.fromkeys(range(len(values)), 0)
     steps(turns[:cut], [rungs])
     for (number, rung), went_on in sorted(stored.items()):
         again.restore(number, rung, values[number][rung], went_on)
-    assert again.waiting() == rungs.waiting()
     steps(turns[cut:], [rungs, again])
 
 
 def test_a_verdict_that_was_acted_on_stands_and_others_are_given_once():
     rungs = made(reduction_factor=2)
     rungs.restore(0, 0, 5.0, went_on=True)
-    rungs.restore(1, 0, 3.0, went_on=None)
+    rungs.restore(1, 0, 3.0, went_on=False)
     assert rungs.report(1, 0, 3.0) == "goes_on"
     for number in range(2, 9):
         rungs.restore(number, 0, 1.0, went_on=False)
     assert rungs.report(0, 0, 5.0) == "goes_on"
     rungs = made(reduction_factor=2)
     rungs.restore(0, 0, 1.0, went_on=True)
-    rungs.restore(1, 0, 3.0, went_on=None)
+    rungs.restore(1, 0, 3.0, went_on=False)
     assert rungs.report(1, 0, 3.0) == "stops"
     # Were trial 1 ranked twice, two would be among the best and this one of them.
     assert rungs.report(2, 0, 2.0) == "stops"
-
-
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("trials", [1, 4, 11])
-def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members(trials, size):
-    rungs = made(size, rungs="promotion")
-    verdicts = [rungs.report(number, 0, float(number)) for number in range(trials)]
-    while (promoted := rungs.promote() or rungs.promote(closing=True)) is not None:
-        number, rung = promoted
-        verdicts.append(rungs.report(number, rung + 1, float(number)))
-    complete = min(size, trials)
-    assert verdicts.count("complete") == complete
-    assert rungs.waiting() == list(range(complete, trials))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -198,49 +137,6 @@ def test_one_that_failed_makes_room_for_another():
     assert rungs.report(4, 0, 9.0) == "stops"
 
 
-def test_a_closing_search_takes_the_next_best_when_the_best_failed():
-    rungs = made(rungs="promotion")
-    for number in range(4):
-        rungs.report(number, 0, float(number))
-    assert rungs.promote() == (0, 0)
-    rungs.forget(0)
-    assert rungs.promote() is None
-    assert rungs.promote(closing=True) == (1, 0)
-    rungs.report(1, 1, 1.0)
-    assert rungs.promote(closing=True) == (1, 1)
-
-
-def test_a_failed_trial_waits_no_longer_but_keeps_its_rank():
-    rungs = made(rungs="promotion")
-    for number in range(3):
-        rungs.report(number, 0, float(number))
-    rungs.forget(0)
-    assert rungs.waiting() == [1, 2]
-    assert rungs.promote() is None
-    for number in range(3, 6):
-        rungs.report(number, 0, float(number))
-    assert rungs.promote() == (1, 0)
-
-
-def test_brackets_skip_rungs_and_share_the_trials():
-    rungs = made(rungs="hyperband")
-    shares = bracket_shares(len(RUNGS), 3)
-    assert len(shares) == len(RUNGS)
-    counts = [0] * len(RUNGS)
-    for number in range(500):
-        bracket = rungs.bracket(number)
-        assert rungs.epochs(number) == RUNGS[bracket:]
-        counts[bracket] += 1
-        expected = [(number + 1) * share / sum(shares) for share in shares]
-        assert all(abs(c - e) < 4 for c, e in zip(counts, expected, strict=True))
-
-
-def test_shares_are_optunas():
-    pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
-    pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
-    assert bracket_shares(5, 3) == pruner._trial_allocation_budgets
-
-
 PRUNERS = [
     {"type": "MedianPruner", "n_startup_trials": 2},
     {"type": "SuccessiveHalvingPruner", "min_resource": 2, "reduction_factor": 3},
@@ -260,7 +156,7 @@ def test_any_optuna_pruner_judges_as_it_does_in_optuna(options):
     for _ in range(40):
         mine, other = study.ask(), theirs.ask()
         value = float(rng.uniform(1, 6))
-        for rung, epoch in enumerate(rungs.epochs(mine.number)):
+        for rung, epoch in enumerate(rungs.epochs):
             value *= rng.uniform(0.6, 1.05)
             study._storage.set_trial_intermediate_value(mine._trial_id, epoch, value)
             other.report(value, epoch)
@@ -294,13 +190,11 @@ class Counted(float):
     __hash__ = float.__hash__
 
 
-@pytest.mark.parametrize("rule", ["stopping", "promotion", "hyperband"])
-def test_a_report_costs_a_few_binary_searches(rule):
+def test_a_report_costs_a_few_binary_searches():
     """Sorting the rung at each of 4,000 reports would take thousands of comparisons each."""
-    rungs = made(rungs=rule)
+    rungs = made()
     values = np.random.default_rng(0).random(4_000).tolist()
     Counted.comparisons = 0
     for number, value in enumerate(values):
         rungs.report(number, 0, Counted(value))
-        rungs.promote()
     assert 0 < Counted.comparisons / len(values) < 10 * math.log2(len(values))

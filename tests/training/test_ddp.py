@@ -15,7 +15,7 @@ from ddp_rank import (
     train,
 )
 from segment_cases import NETWORK, changed, make_spec
-from training_cases import CPU, PROPERTY, segment
+from training_cases import CPU, PROPERTY, masked_store, segment
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import build_model
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
 PER_RANK = "a batch of each"
+MASKED = "missing labels and weights, in parts"
 STARTED = "from weights, in part frozen"
 FIVE = {"Training__batch_size": 5}  # uneven shares of a step
 NOISE = FIVE | {"Training__loss_function_type": "GaussianNLLLoss", "Training__nll_beta": 0.5}
@@ -43,6 +44,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     # more ranks than graphs in a step
     "rmse, one by one": {"Training__batch_size": 1, "Training__loss_function_type": "rmse"},
     "in parts": FIVE | {"Training__accumulation_steps": 2},
+    MASKED: FIVE | {"Training__accumulation_steps": 2},
     "Muon": FIVE | {"Training__Optimizer__type": "Muon"},
     "noise": NOISE | PROPERTY,
     "noise of a potential": NOISE,
@@ -58,11 +60,11 @@ TRAININGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory, alloy_store):
     folder = tmp_path_factory.mktemp("ranks")
-    weights = folder / "weights.pt"
+    weights, masked = folder / "weights.pt", masked_store(folder / "masked", alloy_store)
     torch.manual_seed(1)
     keep_weights(weights, build_model(NETWORK, alloy_store).state_dict(), is_whole=True)
     found = {
-        name: segment(folder / name, alloy_store, 1, **changes)
+        name: segment(folder / name, masked if name == MASKED else alloy_store, 1, **changes)
         for name, changes in TRAININGS.items()
     }
     found[STARTED] = changed(found[STARTED], weights=str(weights))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from data_set_cases import branches, two_level_store
 from segment_cases import make_spec, network_with
-from training_cases import CPU
+from training_cases import CPU, masked_store
 
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
@@ -159,6 +159,11 @@ def test_attributes_encodings_and_features_of_graphs_are_those_of_the_member(all
         Architecture__graph_attr_conditioning_mode="film",
     )
     assert_same(tmp_path, store, network)
+
+
+def test_missing_labels_and_weights_are_those_of_the_member(alloy_store, tmp_path):
+    store = masked_store(tmp_path / "s", alloy_store)
+    assert_same(tmp_path, store, network_with(Architecture__mpnn_type="PAINN"))
 
 
 def test_branches_of_several_data_sets_are_those_of_the_member(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
@@ -43,6 +43,17 @@ def trainer_of(
 ) -> Kind:
     """The trainer of such a segment."""
     return kind(segment(folder, store, until, **changes), store, CPU, World())
+
+
+def masked_store(path: Path, store: GraphStore) -> GraphStore:
+    """A copy of a store with weights, and without every third energy, and the forces after it."""
+    splits = {name: list(store[name]) for name in store.splits}
+    for graphs in splits.values():
+        for number, graph in enumerate(graphs):
+            graph.loss_weight = torch.tensor([[1.0 + number % 2]])
+            if number % 3 < 2:
+                graph["forces" if number % 3 else "energy"].fill_(torch.nan)
+    return write_store(path, splits, targets=store.manifest.targets, cutoff=4.0)
 
 
 def kept_in(folder: Path, split: str = "valset") -> Predicted:

@@ -16,7 +16,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore, Manifest, prepare_store
 from hydragnn_flow.data.preparing import Workers
-from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
+from hydragnn_flow.data.reading.inspection import left_out, masked_labels, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.ensemble import needed_for_coverage
@@ -74,7 +74,8 @@ def checked_store(
         and architecture.truncated_neighbours == "refuse",
         encodings=config.encodings,
     )
-    for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
+    told = [*left_out(store), *masked_labels(store.manifest.lacking)]
+    for sentence in [*told, *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
     if config.ensemble is not None:
         _check_calibration(config, store)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig
+from hydragnn_flow.config.sources import BRANCH, WEIGHT, Level, TargetConfig
 from hydragnn_flow.data.columns import check_graphs, concatenation_dim
 from hydragnn_flow.data.hydragnn_bp.trial_read import damaged, trial_read
 from hydragnn_flow.data.reading.disk import DiskReader
@@ -90,7 +90,7 @@ def _manifest(path: Path, whole: bool) -> Manifest:
         else:
             x = {"x": joined["x"]}
             for columns in DiskReader(SplitIndex(split, x, [reading], [lengths[split]])).blocks():
-                statistics.update(columns, train=False)
+                statistics.update(columns, "")  # elements only
     reading.close()
     shard = Shard(path=".", files={}, splits=sizes)
     return make_manifest(Content([shard], joined, statistics), Description(), "hydragnn")
@@ -172,7 +172,7 @@ def _check(index: SplitIndex, statistics: Accumulator) -> None:
     for columns in DiskReader(index).blocks():
         last = first + len(columns["x"].counts)
         check_graphs(columns, [f"{index.split}: graph {graph}" for graph in range(first, last)])
-        statistics.update(columns, train=index.split == TRAIN)
+        statistics.update(columns, index.split)
         first = last
 
 
@@ -339,9 +339,9 @@ def _network_keys(found: Manifest, labels: set[str], path: Path) -> dict[str, Ke
             keys[key] = _PBC
         elif key == BRANCH and here.rows == 1 and width == 1:
             keys[key] = _BRANCH
-        elif key == "graph_attr" and here.rows == 1:
+        elif key in ("graph_attr", WEIGHT) and here.rows == 1:
             keys[key] = _of_graphs("float32", (width,))
-        elif key in {*_OF_NODES, *_OF_EDGES, "cell", "pbc", BRANCH, "graph_attr"}:
+        elif key in {*_OF_NODES, *_OF_EDGES, "cell", "pbc", BRANCH, WEIGHT, "graph_attr"}:
             raise InputError(
                 f"{path}: its {key} has {here.rows or 'different numbers of'} rows of "
                 f"{list(here.shape)} in each graph, and networks need another shape; {_COPY}"

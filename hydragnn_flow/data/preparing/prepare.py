@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from ase.data import atomic_numbers
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
@@ -38,11 +39,12 @@ from hydragnn_flow.data.preparing.tasks import (
     split_file,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
+from hydragnn_flow.data.reading.inspection import masked_labels
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
@@ -210,7 +212,7 @@ def prepare_store(
     CampaignStopped
         If the processes of a task are lost again and again.
     """
-    path = Path(path)
+    path, references = Path(path), _references(config)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
@@ -221,6 +223,7 @@ def prepare_store(
                 f"set data.suspicious to say"
             )
         check_refused(found, config.suspicious)
+        _check_complete(config, masked_labels(store.manifest.lacking))
         _tell(found)
         # Files of workers that outlived their driver, and of an interrupted preparation.
         shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
@@ -228,7 +231,7 @@ def prepare_store(
     show = progress or (lambda what, done, total: None)
     with alone(path, "preparing") as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, {**provenance, "encodings": encodings})
-        settings = {
+        settings: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "cutoff": cutoff,
             "max_neighbours": max_neighbours,
@@ -245,14 +248,19 @@ def prepare_store(
                 preparation = replace(preparation, workers=None)
             content, records, division, doubts = use_in_place(preparation, config)
         else:
-            chunks = open_source(config, seed).chunks()
+            source = open_source(config, seed)
+            chunks = source.chunks()
+            settings["targets"] = {
+                name: target.model_dump() for name, target in source.found_targets.items()
+            }
             if _size(chunks) <= _FEW:
                 preparation = replace(preparation, workers=None)
             units, records = _read(preparation, chunks)
+            _check_complete(config, records[0]["unlabelled"])
             _check_alike(records)
             doubts = judge(units, records, config.suspicious)
             leave = doubts.structures & (config.suspicious == "leave_out")
-            division = _divide(config, units, records, seed, leave)
+            division = _divide(config, units, records, seed, leave, references)
             content = _write(preparation, units, records, doubts)
             for shard in content.shards:
                 if not (staging / shard.path).exists():  # moved before this process began
@@ -261,6 +269,7 @@ def prepare_store(
             if any(chunk.file for chunk in chunks):
                 splits = [name for unit in units for name in load_split(unit)]
                 divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging)
+        _check_complete(config, masked_labels(content.statistics.lacking))
         first = records[0]
         described = Description(
             targets=first["targets"],
@@ -270,6 +279,7 @@ def prepare_store(
             truncation=sum((record["truncation"] for record in records), Truncation()),
             node_features=first["node_features"],
             branch_names=config.branch_names,
+            references=references,
             provenance={
                 **provenance,
                 "division": division,
@@ -286,6 +296,39 @@ def prepare_store(
     return GraphStore.open(path, mode="random")
 
 
+def _references(config: DataConfig) -> list[Any]:
+    """Return reference energies of each data set by atomic number; none if they are fitted.
+
+    Raises
+    ------
+    InputError
+        If a key is not the symbol of an element.
+    """
+    given = config.element_energies
+    if given is None:
+        return []
+    of_each: list[Any] = [given] * len(config.data_sets)
+    if config.sources and isinstance(given, dict):
+        of_each = [given[one.name] for one in config.sources]
+    for symbol in (symbol for one in of_each if one != "isolated" for symbol in one):
+        if symbol not in atomic_numbers:
+            raise InputError(
+                f"data.element_energies: {symbol} is not the symbol of an element; correct it"
+            )
+    return [
+        one if one == "isolated" else {atomic_numbers[z]: energy for z, energy in one.items()}
+        for one in of_each
+    ]
+
+
+def _check_complete(config: DataConfig, lacking: Sequence[str]) -> None:
+    """Raise InputError if labels are missing and the value of `data.missing` is refuse."""
+    if lacking and config.missing == "refuse":
+        raise InputError(
+            f"{lacking[0].partition(';')[0]}; correct it, or set data.missing to mask or leave_out"
+        )
+
+
 def _tell(suspicious: Mapping[str, Any]) -> None:
     for sentence in sentences(suspicious) if suspicious else ():
         tell(_logger, "%s", sentence)
@@ -300,8 +343,9 @@ def _provenance(
     else:
         source = {"sources": [one.to_dict() for one in config.sources or ()]}
     for section in source.get("sources", source.values()):
-        if section.get("types") is None:  # missing in older stores
-            section.pop("types", None)
+        for key in ("types", "weight"):
+            if section.get(key) is None:  # missing in older stores
+                section.pop(key, None)
     return {
         **source,
         "split": config.split.model_dump(mode="json"),
@@ -313,6 +357,8 @@ def _provenance(
         "in_place": config.in_place,
         # Missing in older stores, and without effect on the graphs otherwise.
         "leave_out_suspicious": config.suspicious == "leave_out" or None,
+        "leave_out_incomplete": config.missing == "leave_out" or None,
+        "element_energies": config.element_energies,
     }
 
 
@@ -439,6 +485,7 @@ def _divide(
     records: Sequence[Mapping[str, Any]],
     seed: int,
     leave: NDArray[np.bool_],
+    references: Sequence[Any],
 ) -> dict[str, Any]:
     """Divide structures into splits and return a summary; write the splits of each reading task.
 
@@ -458,7 +505,12 @@ def _divide(
             division = divide(structures, by, *fractions, seed, one.split.calibration)
         except InputError as error:
             raise InputError(f"{one.name}: {error}" if one.name else str(error)) from None
-        split_of[mine] = division.split
+        split = np.array(division.split, dtype=object)
+        if references and references[number] == "isolated":
+            surveys = [record["survey"] for record in records]
+            alone = np.concatenate([one.get("isolated", one["atoms"] == 1) for one in surveys])
+            split[alone[mine] & (np.array(structures.role) == "train") & (split != "")] = TRAIN
+        split_of[mine] = split
         left_out.update(division.left_out)
         duplicates.update(division.duplicates)
     names = iter(split_of.tolist())

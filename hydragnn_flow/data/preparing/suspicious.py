@@ -252,8 +252,11 @@ def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) 
     branches = [seen["branch"] == branch for branch in np.unique(seen["branch"])]
     for name, target in targets.items():
         unit = f"{target.unit}/atom" if _is_sum(name, target) else target.unit
-        for mine in branches:
+        for of_branch in branches:
             label = seen[f"label {name}"]
+            mine = of_branch & np.isfinite(label)
+            if mine.sum() < 10:
+                continue
             is_energy = (name, target.level) == (ENERGY, "graph")
             if "kinds" in seen and (is_energy or _is_sum(name, target)):
                 mine, about = mine & ~seen["isolated"], "what its elements add up to"
@@ -373,7 +376,8 @@ def _of_all(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> 
                 )
         stress = targets.get("stress")
         if stress and re.fullmatch(r"eV ?/ ?(Å|A|Ang|Angstrom)\^?[3³]", stress.unit):
-            median = float(np.median(np.abs(seen["label stress"][mine])))
+            label = seen["label stress"][mine & np.isfinite(seen["label stress"])]
+            median = float(np.median(np.abs(label))) if len(label) else 0.0
             if median > 1:  # 160 GPa
                 yield (
                     f"stress is {median:.3g} {stress.unit} in the median {which}, which is "

@@ -46,7 +46,7 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.pyg_graphs import box
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest, Target
@@ -124,9 +124,9 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             last = min(first + 64, chunk.stop)
             graphs = list(store[split].between(first, last))
             where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
-            columns = pack(graphs, where, manifest.keys)
+            columns = pack(graphs, where, manifest.keys, manifest.targets)
             some = slice(first - chunk.start, last - chunk.start)
-            statistics.update(columns, split == TRAIN, doubtful[some])
+            statistics.update(columns, split, doubtful[some])
             surveys.append(survey(columns, manifest.targets, manifest.has_atoms))
             origins += map(Origin, where, itertools.repeat(chunk.file), range(first, last))
             for graph, origin in zip(graphs, where, strict=True):
@@ -301,12 +301,24 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     encoded: bool | None = None
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
-    described = Description(targets={})
+    targets = {name: Target(**values) for name, values in request["targets"].items()}
+    incomplete: list[str] = []
     with ShardSeries(
-        directory, _names("graphs"), [_ALL], name=_ALL, dtypes="hydragnn", described=described
+        directory,
+        _names("graphs"),
+        [_ALL],
+        name=_ALL,
+        dtypes="hydragnn",
+        described=Description(targets={}),
+        labels=targets,
     ) as series:
         for chunk in (Chunk(**chunk) for chunk in request["chunks"]):
             for record in source.read(chunk):
+                if record.lacking:
+                    if config.missing != "mask":
+                        incomplete.append(record.lacking)
+                        continue
+                    record = record.masked(targets)
                 graph = record.graph(*within)
                 own_edges = own_edges or record.has_own_edges(graph, *within)
                 truncation += record.truncation(graph, *within)
@@ -318,7 +330,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 frame = record.index - chunk.first
                 origins.append(Origin(record.origin, chunk.file, frame, record.id))
                 data_sets.append(chunk.data_set)
-        unlabelled: list[str] = getattr(source, "unlabelled", [])
+        unlabelled: list[str] = [*getattr(source, "unlabelled", ()), *incomplete]
         if not roles:
             return {"what": request["what"], "hash": [], "unlabelled": unlabelled}
         content = series.close()
@@ -327,7 +339,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     hashes: list[str] = []
     formulas: list[str] = []
     surveys = []
-    found = _described(source.found_targets, source.node_features)
+    found = _described({**targets, **source.found_targets}, source.node_features)
     of_atoms = source.node_features[0] == ATOMIC_NUMBER
     index = _index([directory], [content])
     with closing(DiskReader(index)) as disk:
@@ -406,7 +418,7 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                     columns = disk.columns(graphs)
                     series.append(name, columns)
                     if doubtful.any():
-                        statistics.update(columns, name == TRAIN, doubtful[graphs])
+                        statistics.update(columns, name, doubtful[graphs])
         content = series.close()
     return {"content": replace(content, statistics=statistics) if doubtful.any() else content}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         ``elements`` (symbols), ``branches`` (indices), ``node_features``, ``cutoff`` [unit of
         ``pos``], ``max_neighbours``, ``truncation`` (counts by name, None if not counted),
         ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of shards in place),
-        ``bytes_in_place``, ``bytes`` on disk, ``left_out`` (sentences), ``duplicates`` (by split),
-        ``provenance``.
+        ``bytes_in_place``, ``bytes`` on disk, ``left_out`` (sentences), ``masked`` (sentences on
+        missing labels), ``duplicates`` (by split), ``provenance``.
     """
     manifest = store.manifest
     as_it_is = {"version", "dtypes", "splits", "targets", "units", "branches", "node_features"}
@@ -52,6 +52,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         "bytes_in_place": manifest.bytes if manifest.in_place else 0,
         "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
         "left_out": left_out(store),
+        "masked": masked_labels(manifest.lacking),
         "duplicates": manifest.provenance.get("division", {}).get("duplicates", {}),
     }
 
@@ -67,6 +68,15 @@ def left_out(store: GraphStore) -> list[str]:
             f"structures {_ROLES[role]} left out, as they are {_WHY[why]} the {_SETS[other]}: {n}"
         )
     return sentences
+
+
+def masked_labels(lacking: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a sentence for each split and target with masked labels, from their numbers."""
+    return [
+        f"{split}: {n} structures have no label of {name}, which is masked"
+        for split, numbers in lacking.items()
+        for name, n in numbers.items()
+    ]
 
 
 def truncated(store: GraphStore) -> list[str]:

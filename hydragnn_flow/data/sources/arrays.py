@@ -5,19 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig, class_key, is_virial
+from hydragnn_flow.config.sources import BRANCH, WEIGHT, Level, TargetConfig, class_key, is_virial
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
     from torch_geometric.data import Data
+
+    from hydragnn_flow.data.sources.base import Record
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -26,7 +28,7 @@ ATOMIC_NUMBER = "atomic_number"
 
 
 class MissingLabel(InputError):
-    """Error of a structure without one of the labels, which is left out."""
+    """Error of a structure without a label, or of weight 0, which is left out."""
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
@@ -62,8 +64,12 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
+def named(
+    arrays: Mapping[str, Any], name: str, origin: str, *, is_label: bool = False
+) -> NDArray[np.float64]:
     """Return the array ``name`` as float64, after checking that all its numbers are finite.
+
+    A label may be NaN, which means that there is none.
 
     Raises
     ------
@@ -78,7 +84,7 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
     values = np.asarray(arrays[name])
     if values.dtype.kind not in "biuf":
         raise InputError(f"{origin}: {name!r} does not hold numbers; convert it or leave it out")
-    if not np.isfinite(values).all():
+    if not (np.isfinite(values) | (is_label & np.isnan(values))).all():
         raise InputError(f"{origin} has NaN or infinity in {name!r}; correct or remove it")
     return values.astype(np.float64)
 
@@ -182,8 +188,9 @@ def network_keys(
     -------
     dict
         Arrays by key, for keys that exist: ``dataset_name`` int64 [1, 1], the index of the graph's
-        branch; ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and
-        ``rel_pe`` [n_edges, k], positional encodings. All but ``dataset_name`` are float32.
+        branch; ``loss_weight`` [1, 1]; ``graph_attr`` [1, k], features of the whole graph; ``pe``
+        [n_nodes, k] and ``rel_pe`` [n_edges, k], positional encodings. All but ``dataset_name`` are
+        float32.
 
     Raises
     ------
@@ -192,7 +199,7 @@ def network_keys(
         index; the message begins with ``origin``.
     """
     found: dict[str, NDArray[Any]] = {}
-    for key in (BRANCH, "graph_attr", "pe", "rel_pe"):
+    for key in (BRANCH, WEIGHT, "graph_attr", "pe", "rel_pe"):
         if key not in arrays or key in labels:
             continue
         if key in ("pe", "rel_pe"):
@@ -210,6 +217,8 @@ def network_keys(
                 f"{origin}: {BRANCH} is {values.tolist()}, not the number of the graph's branch, "
                 "counted from 0; correct it or leave it out"
             )
+        if key == WEIGHT:
+            weight_of(values, origin)
         if values.size == 0 or (values.ndim > 1 and values.shape[0] != 1):
             raise InputError(
                 f"{origin}: {key} has the shape {list(values.shape)}, not [k] or [1, k] with k "
@@ -253,6 +262,30 @@ def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.fl
             )
         row.append(numbers[0])
     return np.array([row], dtype=np.float32)
+
+
+def weight_of(value: Any, origin: str) -> NDArray[np.float32]:
+    """Return a structure's weight in the training loss, float32 [1, 1].
+
+    Raises
+    ------
+    MissingLabel
+        If the weight is 0; the message begins with ``origin``.
+    InputError
+        If it is no finite number from 0 on.
+    """
+    try:
+        weight = float(np.asarray(value, np.float64).item())
+    except (TypeError, ValueError):
+        weight = math.nan
+    if weight == 0:
+        raise MissingLabel(f"{origin} has the weight 0")
+    if not 0 < weight < math.inf:
+        raise InputError(
+            f"{origin} has the weight {str(value)[:40]}, which is no finite number from 0 on; "
+            "correct it"
+        )
+    return np.array([[weight]], dtype=np.float32)
 
 
 def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
@@ -417,7 +450,7 @@ class LabelCheck:
 
     def take(
         self, values: Mapping[str, Any], levels: Mapping[str, Level], atoms: ase.Atoms, origin: str
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> tuple[dict[str, NDArray[np.float64]], str]:
         """Pick a structure's labels out of the values in its file, and return them after checks.
 
         Parameters
@@ -431,24 +464,27 @@ class LabelCheck:
         origin
             File and position of the structure, for error messages.
 
+        Returns
+        -------
+        tuple
+            Labels that the structure has, by target, and why another is missing, as in
+            :meth:`check`.
+
         Raises
         ------
         InputError
-            If a label is missing, not made of numbers, or may belong to the structure as well as to
-            its atoms, or in the cases of :meth:`check`.
+            If a label is not made of numbers, or may belong to the structure as well as to its
+            atoms, or in the cases of :meth:`check`.
         """
-        labels = {}
+        labels, lacking = {}, ""
+        if str(values.get("config_weight")) in ("0", "0.0"):
+            raise MissingLabel(f"{origin} has config_weight = 0")
         for name, target in self._targets.items():
             key = target.key or name
-            for weight in ("config_weight", f"config_{name}_weight"):
-                if str(values.get(weight)) in ("0", "0.0"):
-                    raise MissingLabel(f"{origin} has {weight} = 0")
-            try:
-                value = lookup(values, key, origin, "label", f"targets.{name}.key")
-            except InputError as error:
-                raise MissingLabel(str(error)) from None
-            if is_missing(value):
-                raise MissingLabel(f"{origin} has the label {key!r} = {str(value)!r}")
+            if reason := _missing(values, name, key, origin):
+                lacking = lacking or reason
+                continue
+            value = values[key]
             level = target.level or levels.get(key)
             if target.classes:
                 labels[name] = self.classes(name, value, origin, level)
@@ -476,51 +512,65 @@ class LabelCheck:
                     f"graph, or node"
                 ) from None
             labels[name] = shaped(value, level, len(atoms))
-        self.check(labels, len(atoms), origin)
-        return labels
+        return self.check(labels, len(atoms), origin, lacking)
 
     def classes(
         self, name: str, value: Any, origin: str, level: Level | None = None
     ) -> NDArray[np.float64]:
-        """Convert the label of the target ``name`` to 0 and 1, as :func:`one_hot` does.
+        """Convert the label of the target ``name`` to 0 and 1 by :func:`one_hot`; NaN stays NaN.
 
         Raises
         ------
         InputError
-            If the label is NaN or names another class; the message begins with ``origin``.
+            If the label names another class; the message begins with ``origin``.
         """
         target = self._targets[name]
         try:
             return one_hot(value, target.classes, level)
         except ValueError as error:
             if "nan" in map(class_key, np.reshape(value, -1).tolist()):
-                raise MissingLabel(f"{origin} has NaN in its label {name!r}") from None
+                return np.array([np.nan])
             raise InputError(
                 f"{origin}: its label {target.key or name!r} {error}; correct it, or add the class "
                 f"to data.source.targets.{name}.classes"
             ) from None
 
-    def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
+    def check(
+        self,
+        labels: Mapping[str, NDArray[np.float64]],
+        n_atoms: int,
+        origin: str,
+        lacking: str = "",
+    ) -> tuple[dict[str, NDArray[np.float64]], str]:
         """Check the labels of one structure, given by name of the target.
 
-        No target may be missing.
+        Returns
+        -------
+        tuple
+            Labels without those that are NaN, by target, and why one is missing: ``lacking``, or
+            that it is NaN; empty if none is.
 
         Raises
         ------
+        MissingLabel
+            If all labels are missing.
         InputError
-            If a label is NaN, infinite or too large for single precision, differs in shape from
-            what the target's name means or from the label in earlier structures, or belongs to the
+            If a label is infinite or too large for single precision, differs in shape from what
+            the target's name means or from the label in earlier structures, or belongs to the
             atoms though its target is extensive. The message begins with ``origin``.
         """
-        for name, known in self._targets.items():
-            label = labels[name]
+        checked = {}
+        for name, label in labels.items():
+            known = self._targets[name]
             if not np.isfinite(label).all():
-                # NaN says that there is none.
-                error = MissingLabel if np.isnan(label).any() else InputError
-                raise error(
+                said = (
                     f"{origin} has NaN or infinity in its label {name!r}; "
                     "correct or remove the structure"
                 )
+                if not np.isnan(label).any():
+                    raise InputError(said)
+                lacking = lacking or said  # NaN says that there is none
+                continue
             check_size(name, label, origin)
             target = _target(label, n_atoms, known)
             if target is not None and target.level == "node" and target.extensive:
@@ -543,6 +593,39 @@ class LabelCheck:
                     "graph or node whether it belongs to the structure or to each atom in "
                     f"data.source.targets.{name}.level"
                 )
+            checked[name] = label
+        if not checked:
+            raise MissingLabel(lacking)
+        return checked, lacking
+
+    def complete(self, records: Iterable[Record]) -> None:
+        """Read records until all targets are found, so that missing labels have a known shape.
+
+        Raises
+        ------
+        InputError
+            If a target has no label in any of the records.
+        """
+        following, said = iter(records), ""
+        while self.found.keys() < self._targets.keys():
+            record = next(following, None)
+            if record is None:
+                raise InputError(f"all structures lack a label: {said}")
+            said = said or record.lacking
+
+
+def _missing(values: Mapping[str, Any], name: str, key: str, origin: str) -> str:
+    """Return why a structure has no label of the target ``name``; empty if it has one."""
+    weight = f"config_{name}_weight"  # MACE's
+    if str(values.get(weight)) in ("0", "0.0"):
+        return f"{origin} has {weight} = 0"
+    try:
+        value = lookup(values, key, origin, "label", f"targets.{name}.key")
+    except InputError as error:
+        return str(error)
+    if isinstance(value, str) and value.strip().lower() in ("", "na", "n/a", "nan", "none"):
+        return f"{origin} has the label {key!r} = {value!r}"
+    return ""
 
 
 def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -67,7 +67,8 @@ class Record:
     atoms: ase.Atoms
     """Positions and cell in Å; without a calculator. Elements, unless there are ``nodes``."""
     targets: dict[str, NDArray[np.float64]]
-    """Labels by target: [d] for the whole structure, [n_atoms, d] for atoms."""
+    """Labels by target: [d] for the whole structure, [n_atoms, d] for atoms. One that the structure
+    lacks is not among them."""
     origin: str
     """File and position in it, for messages."""
     index: int
@@ -80,6 +81,16 @@ class Record:
     """Further arrays of the graph by key, before those of ``nodes``."""
     id: str | None = None
     """Name of the structure in its file, if it has one there."""
+    lacking: str = ""
+    """Sentence that says why a label is missing; empty if none is."""
+
+    def masked(self, targets: Mapping[str, Target]) -> Record:
+        """Return the record with a label of each of the targets, NaN where it is missing."""
+        nothing = {
+            name: np.full([len(self.atoms)] * (target.level == "node") + [target.dim], np.nan)
+            for name, target in targets.items()
+        }
+        return replace(self, targets=nothing | self.targets)
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
         """Build the structure's graph: with its own edges, or those up to the length ``cutoff``.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
 from hydragnn_flow.config.sources import Level, Role, SourceSection, TargetConfig, Targets, is_taken
 from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack_outputs
-from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, named, shaped
+from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, MissingLabel, named, shaped
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
@@ -117,6 +117,8 @@ class StoredGraphs:
     def __init__(self, section: HydragnnSource, folder: Path) -> None:
         self._path = folder / section.file
         self._section = section
+        self.unlabelled: list[str] = []
+        """Reason, split and number of each graph that was left out for want of labels."""
 
     @cached_property
     def node_features(self) -> Sequence[str]:
@@ -181,8 +183,8 @@ class StoredGraphs:
         ]
         if not chunks or chunks[0].role != "train":
             raise InputError(f"{self._path} has no graphs in {TRAIN}; name a store that has some")
-        first = chunks[0]
-        next(self.read(Chunk(first.role, first.file, 0, 1, 0)))
+        self._labels.complete(record for chunk in chunks for record in self.read(chunk))
+        self.unlabelled.clear()
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
@@ -196,8 +198,13 @@ class StoredGraphs:
             arrays = tensors(self._store[split][i])
             found = graph_of(arrays, "x", self.node_features, labels, origin)
             targets = self._labelled(arrays, len(found.atoms), origin)
-            self._labels.check(targets, len(found.atoms), origin)
-            yield Record(found.atoms, targets, origin, chunk.first + i, nodes=found.nodes)
+            try:
+                targets, lacking = self._labels.check(targets, len(found.atoms), origin)
+            except MissingLabel as error:
+                self.unlabelled.append(str(error))
+                continue
+            index = chunk.first + i
+            yield Record(found.atoms, targets, origin, index, nodes=found.nodes, lacking=lacking)
 
     def _labelled(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
         known = self._store.manifest.targets
@@ -209,7 +216,7 @@ class StoredGraphs:
                 found[name] = unpack_outputs(arrays, self._section.outputs, n, origin)[name]
                 continue
             level = target.level or (known[key].level if key in known else None)
-            found[name] = shaped(named(arrays, key, origin), level, n)
+            found[name] = shaped(named(arrays, key, origin, is_label=True), level, n)
             if target.classes and found[name].shape[-1] == 1:
                 found[name] = self._labels.classes(
                     name, found[name], origin, "node" if found[name].ndim > 1 else "graph"

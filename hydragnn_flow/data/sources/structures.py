@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hydragnn_flow.config.sources import Level, Role
+from hydragnn_flow.config.sources import WEIGHT, Level, Role
 from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
     MissingLabel,
     graph_attr,
     lookup,
+    weight_of,
 )
 from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
@@ -43,6 +44,9 @@ class StructuresSection(FilesSection):
 
     group: str | None = Field(default=None, min_length=1)
     """Key in the files whose value is the group of a structure."""
+
+    weight: str | None = Field(default=None, min_length=1)
+    """Key in the files whose value is the weight of a structure's errors in the training loss."""
 
     graph_attr: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None, min_length=1
@@ -108,7 +112,7 @@ class StructureSource(Generic[AnySection]):
         self._labels = LabelCheck(section.targets)
         self.found_targets: Mapping[str, Target] = self._labels.found
         self.unlabelled: list[str] = []
-        """Reason, file and number of each structure that was left out for want of a label."""
+        """Reason, file and number of each structure left out for want of labels or a weight."""
         self._features: Sequence[str] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -150,12 +154,15 @@ class StructureSource(Generic[AnySection]):
         """
         # Training data last, as they are usually the largest: errors of the others come early.
         of_role = {role: self._chunks(role) for role in reversed(self._inputs)}
-        return [chunk for role in self._inputs for chunk in of_role[role]]
+        chunks = [chunk for role in self._inputs for chunk in of_role[role]]
+        self._labels.complete(record for chunk in chunks for record in self.read(chunk))
+        self.unlabelled.clear()
+        return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """Yield the structures of a chunk (range of structures in a file) in order.
 
-        Structures without a label are left out.
+        Structures without any label, or of weight 0, are left out.
         """
         n = 0
         for record in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
@@ -230,20 +237,26 @@ class StructureSource(Generic[AnySection]):
                 f"{origin} has the node features {', '.join(names)}, but the first graph has "
                 f"{', '.join(self._features)}; give all graphs the same"
             )
-        targets = self._labels.take(found.values, found.levels, found.atoms, origin)
-        group, attributes = (getattr(self._section, key, None) for key in ("group", "graph_attr"))
+        targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
+        group, weight, attributes = (
+            getattr(self._section, key, None) for key in ("group", "weight", "graph_attr")
+        )
         if group is not None:
             group = str(lookup(found.values, group, origin, "group", "group"))
         keys: dict[str, NDArray[Any]] = {}
+        if weight is not None:
+            value = lookup(found.values, weight, origin, "weight", "weight")
+            keys[WEIGHT] = weight_of(value, origin)
         if attributes:
-            for name in attributes:
-                lookup(found.values, name, origin, "input", "graph_attr")
+            for one in attributes:
+                lookup(found.values, one, origin, "input", "graph_attr")
             try:
                 keys["graph_attr"] = graph_attr(found.values, attributes)
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        return Record(found.atoms, targets, origin, index, group, found.nodes, keys, name)
+        own = found.nodes, keys, name, lacking
+        return Record(found.atoms, targets, origin, index, group, *own)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from hydragnn_flow.data.store.manifest import (
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.errors import InputError
 
-_USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
+USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "forces": "node"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Description:
     branch_names: Sequence[str] = ()
     """Name of each branch, from branch 0 on; empty if branches have no names."""
     provenance: Mapping[str, Any] | None = None
+    references: Sequence[Mapping[int, float] | Literal["isolated"]] = ()
+    """Reference energy by atomic number, of each data set; ``isolated`` for those of isolated
+    atoms. Empty if they are fitted."""
 
 
 def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
@@ -67,7 +70,7 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
         units = described.units or {}
         return {
             name: Target(level=level, dim=_size(keys[name], level), unit=units.get(name, ""))
-            for name, level in _USUAL_TARGETS.items()
+            for name, level in USUAL_TARGETS.items()
             if name in keys
         }
     for name, target in described.targets.items():
@@ -97,9 +100,19 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
     for shard in content.shards:
         for split, size in shard.splits.items():
             splits[split] = splits.get(split, SplitSize()) + size
-    statistics = content.statistics.statistics()
+    lacking = content.statistics.lacking
+    for split, numbers in lacking.items():
+        for name, n in numbers.items():
+            if n == splits[split].graphs:
+                raise InputError(
+                    f"{split}: no structure has a label of the target {name!r}; give some to it "
+                    f"(data.split), or drop the target"
+                )
+    statistics = content.statistics.statistics(described.references)
     for name, target in targets.items():
-        _check_classes(name, target, statistics.targets[name].mean, splits.get(TRAIN, SplitSize()))
+        train, without = splits.get(TRAIN, SplitSize()), lacking.get(TRAIN, {}).get(name, 0)
+        train = train.model_copy(update={"graphs": train.graphs - without})
+        _check_classes(name, target, statistics.targets[name].mean, train)
     return Manifest(
         dtypes=dtypes,
         targets=targets,
@@ -113,6 +126,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
         branch_names=list(described.branch_names),
         keys=content.keys,
         splits=splits,
+        lacking=lacking,
         statistics=statistics,
         provenance=dict(described.provenance or {}),
         shards=content.shards,

@@ -82,6 +82,9 @@ class TargetStatistics(_Record):
     mean: list[float]
     std: list[float]
     """Standard deviation of each component; 1 if it does not vary, so that it can divide."""
+    share: float = 1.0
+    """Mean weight of the structures' or atoms' labels in the training loss, 0 where one is missing:
+    the loss is divided by it."""
 
 
 class LabelStatistics(_Record):
@@ -92,6 +95,9 @@ class LabelStatistics(_Record):
     energy_per_atom_std: float
     """Standard deviation of the energy per atom after subtracting the element energies, in the
     energy's unit; 1 if nothing remains."""
+    reference_energies: dict[int, float] = {}
+    """Energy of each element that was given instead of the fit, plus the shift, equal for all, that
+    makes the mean of what is left per atom zero; empty if the fit is used."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
@@ -253,6 +259,8 @@ class Manifest(_Record):
     keys: dict[str, Key]
     """Description of each key of the graphs, by name, in the order of the keys."""
     splits: dict[str, SplitSize]
+    lacking: dict[str, dict[str, int]] = {}
+    """Number of graphs without a label, by split and target, where there are any."""
     statistics: Statistics
     provenance: dict[str, Any]
     """Settings and inputs that the store was made from; compared before a store is reused."""
@@ -288,6 +296,11 @@ class Manifest(_Record):
         """
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
+
+    @property
+    def masked(self) -> set[str]:
+        """Names of the targets that some graphs have no label of."""
+        return {name for numbers in self.lacking.values() for name in numbers}
 
     @property
     def data_sets(self) -> dict[int, str]:

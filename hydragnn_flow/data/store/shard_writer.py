@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.columns import BranchRuns, Column, trailing
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.bp5 import Bp5Writer
 from hydragnn_flow.data.store.integrity import checksum, describe_files, fsync_tree
 from hydragnn_flow.data.store.layout import BLOCKS, INDEX, REST, BlockTable
@@ -102,7 +101,7 @@ class ShardWriter:
         self._sizes[split] = self._sizes.get(split, SplitSize()) + size
         if BRANCH in columns:
             self._branches.setdefault(split, []).append(columns[BRANCH].values.reshape(-1))
-        self.statistics.update(columns, train=split == TRAIN)
+        self.statistics.update(columns, split)
         self._close_block(split, size.graphs)
 
     def close(self, splits: list[str]) -> Shard:

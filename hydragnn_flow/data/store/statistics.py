@@ -6,14 +6,16 @@ so that all graphs are never needed at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.sources import BRANCH, WEIGHT
 from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import (
     ENERGY,
     BranchStatistics,
@@ -21,7 +23,10 @@ from hydragnn_flow.data.store.manifest import (
     Target,
     TargetStatistics,
 )
+from hydragnn_flow.errors import InputError
 
+References = Mapping[int, float] | Literal["isolated"]
+"""Reference energy by atomic number; ``isolated`` for those of isolated atoms."""
 _NO_SPREAD = 1e-12
 
 
@@ -40,7 +45,10 @@ class Moments:
         self.largest = np.zeros(dim)
 
     def update(self, values: NDArray[np.float64]) -> None:
-        """Add the values of a target, one row for each graph or atom, [n, dim]; at least one."""
+        """Add the values of a target, one row for each graph or atom, [n, dim]; NaN is left out."""
+        values = values[np.isfinite(values).all(axis=1)]
+        if not len(values):
+            return
         block = Moments(values.shape[1])
         block.n = len(values)
         block.mean = values.mean(axis=0)
@@ -90,13 +98,15 @@ class Accumulator:
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self.branches: set[int] = set()
         """Indices of branches (output heads for one data set) that graphs of any split name."""
+        self._lacking = Counter[tuple[str, str]]()
+        """Number of graphs without a label, by split and target."""
         self._labels: dict[int, _Labels] = {}
         """Statistics of labels by branch index; under index 0 if graphs name no branch."""
 
     def update(
         self,
         columns: Mapping[str, Column],
-        train: bool,
+        split: str,
         doubtful: NDArray[np.bool_] | None = None,
     ) -> None:
         """Add the graphs of a block (graphs that are written together) to the statistics.
@@ -105,8 +115,9 @@ class Accumulator:
         ----------
         columns
             Columns of the graphs by key.
-        train
-            True for training graphs; other graphs only add elements and branches.
+        split
+            Split of the graphs; only those of training add to other statistics than elements,
+            branches and numbers of missing labels.
         doubtful
             True for each graph whose labels do not count, [n_graphs]; None if there are none.
         """
@@ -117,21 +128,39 @@ class Accumulator:
             self.elements |= set(np.unique(numbers).tolist())
         if BRANCH in columns:
             self.branches |= set(np.unique(columns[BRANCH].values).tolist())
-        if not train:
-            return
-        self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
         atoms = columns["x"].counts
         values = {
             name: target_array(columns[name].values, target)
             for name, target in self._targets.items()
+            if name in columns
         }
+        for name, rows in values.items():
+            missing = np.isnan(rows).any(axis=1)
+            if missing.any():
+                graph = self._targets[name].rows_of(np.arange(len(atoms)), atoms)
+                self._lacking[split, name] += len(np.unique(graph[missing]))
+        if split != TRAIN:
+            return
+        self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
+        weights = np.ones(len(atoms))
+        if WEIGHT in columns:
+            weights = columns[WEIGHT].values.reshape(-1).astype(np.float64)
         trusted = np.ones(len(atoms), dtype=np.bool_) if doubtful is None else ~doubtful
         isolated = are_isolated(columns)
         for branch, graphs in _by_branch(columns):
             labels = self._labels.setdefault(branch, _Labels(self._targets))
             labels.graphs += int(graphs.sum())
             labels.atoms += int(atoms[graphs].sum())
+            labels.weigh(values, atoms, np.where(graphs, weights, np.nan))
             labels.update(values, numbers, atoms, graphs & trusted, isolated)
+
+    @property
+    def lacking(self) -> dict[str, dict[str, int]]:
+        """Number of graphs without a label, by split and target, where there are any."""
+        found: dict[str, dict[str, int]] = {}
+        for (split, name), n in sorted(self._lacking.items()):
+            found.setdefault(split, {})[name] = n
+        return found
 
     def merge(self, other: Accumulator) -> None:
         """Add all graphs that ``other`` has gathered, for example in another process."""
@@ -139,18 +168,33 @@ class Accumulator:
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
         self.branches |= other.branches
+        self._lacking += other._lacking
         for branch, labels in other._labels.items():
             self._labels.setdefault(branch, _Labels(self._targets)).merge(labels)
 
-    def statistics(self) -> Statistics:
-        """Return the statistics of the training graphs added so far, for a manifest."""
+    def statistics(self, references: Sequence[References] = ()) -> Statistics:
+        """Return the statistics of the training graphs added so far, for a manifest.
+
+        Parameters
+        ----------
+        references
+            Reference energies of the elements in each data set, or in the only one; empty to fit
+            them.
+
+        Raises
+        ------
+        InputError
+            If an element of a training graph has no reference energy.
+        """
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
         of_atoms = self.elements is not None
         together = self._together()
         by_branch = {
             branch: BranchStatistics(
-                graphs=labels.graphs, atoms=labels.atoms, **labels.statistics(of_atoms)
+                graphs=labels.graphs,
+                atoms=labels.atoms,
+                **labels.statistics(of_atoms, references[branch if len(references) > 1 else 0 :]),
             )
             for branch, labels in sorted(self._labels.items())
             if len(self.branches) > 1
@@ -159,7 +203,7 @@ class Accumulator:
             degree_histogram=self.degrees.tolist(),
             avg_num_neighbors=edges / max(atoms, 1),
             by_branch=by_branch,
-            **together.statistics(of_atoms),
+            **together.statistics(of_atoms, references if len(references) == 1 else ()),
         )
 
     def _together(self) -> _Labels:
@@ -176,8 +220,22 @@ class _Labels:
         self._targets = targets
         self.graphs = self.atoms = 0
         self._moments = {name: Moments(target.dim) for name, target in targets.items()}
+        self._weights = {name: np.zeros(2) for name in targets}
+        """Sum of the weights of a target's rows that have a label, and number of rows."""
         energy = targets.get(ENERGY)
         self._fit = _EnergyFit() if energy is not None and energy.level == "graph" else None
+
+    def weigh(
+        self,
+        values: Mapping[str, NDArray[np.float64]],
+        atoms: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> None:
+        """Add the weights of graphs in a block, ``weights`` [n_graphs]; NaN for other graphs."""
+        for name, target in self._targets.items():
+            of_row = target.rows_of(weights, atoms)
+            known = np.isfinite(values[name]).mean(axis=1)
+            self._weights[name] += np.nansum(of_row * known), np.isfinite(of_row).sum()
 
     def update(
         self,
@@ -195,7 +253,8 @@ class _Labels:
         isolated atoms, whose energies are not those of elements in a material.
         """
         if self._fit is not None and numbers is not None:
-            alone = graphs & isolated
+            known = np.isfinite(values[ENERGY][:, 0])
+            alone = graphs & isolated & known
             self._fit.keep(numbers[np.repeat(alone, atoms)], values[ENERGY][alone, 0])
             graphs = graphs & ~isolated
         if not graphs.any():
@@ -205,6 +264,8 @@ class _Labels:
             rows = graphs if target.level == "graph" else of_atoms
             self._moments[name].update(values[name][rows])
         if self._fit is not None and numbers is not None:
+            graphs = graphs & known
+            of_atoms = np.repeat(graphs, atoms)
             self._fit.update(numbers[of_atoms], atoms[graphs], values[ENERGY][graphs, 0])
 
     def merge(self, other: _Labels) -> None:
@@ -213,18 +274,27 @@ class _Labels:
         self.atoms += other.atoms
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
+            self._weights[name] += other._weights[name]
         if self._fit is not None and other._fit is not None:
             self._fit.merge(other._fit)
 
-    def statistics(self, of_atoms: bool) -> dict[str, Any]:
+    def statistics(self, of_atoms: bool, references: Sequence[References]) -> dict[str, Any]:
         """Return the fields of `LabelStatistics` by name.
 
-        ``of_atoms`` is True if nodes are atoms; otherwise there are no energies of elements.
+        ``of_atoms`` is True if nodes are atoms; otherwise there are no energies of elements. The
+        first of ``references``, if there is one, has those that are given.
         """
         element_energies: dict[int, float] = {}
+        reference_energies: dict[int, float] = {}
         residual_std = 1.0
         if self._fit is not None and of_atoms:
             element_energies, residual_std = self._fit.solve()
+            if references:
+                reference_energies = self._fit.shifted(references[0])
+        elif references:
+            raise InputError(
+                "data.element_energies: the data have no energy of structures of atoms; remove it"
+            )
         forces = self._moments.get("forces")
         forces_rms = None
         if forces is not None:
@@ -233,9 +303,14 @@ class _Labels:
         return {
             "element_energies": element_energies,
             "energy_per_atom_std": residual_std,
+            "reference_energies": reference_energies,
             "forces_rms": forces_rms,
             "targets": {
-                name: TargetStatistics(mean=moments.mean.tolist(), std=moments.std.tolist())
+                name: TargetStatistics(
+                    mean=moments.mean.tolist(),
+                    std=moments.std.tolist(),
+                    share=float(self._weights[name][0] / max(self._weights[name][1], 1.0)),
+                )
                 for name, moments in self._moments.items()
             },
         }
@@ -301,6 +376,35 @@ class _EnergyFit:
         # Twelve digits of the energies themselves: below that it is rounding.
         std = std if std > max(_NO_SPREAD, largest * _NO_SPREAD) else 1.0
         return self.alone | dict(zip(self.elements, fit.tolist(), strict=True)), std
+
+    def shifted(self, given: References) -> dict[int, float]:
+        """Return the given energies plus the shift that makes the mean residual per atom zero.
+
+        Raises
+        ------
+        InputError
+            If an element has no energy.
+        """
+        from ase.data import chemical_symbols
+
+        energies = self.alone if given == "isolated" else given
+        for element in self.elements:
+            if element not in energies:
+                symbol, lacks = chemical_symbols[element], "no energy is given"
+                if given == "isolated":
+                    lacks = "no training structure is an isolated atom"
+                raise InputError(
+                    f"data.element_energies: {lacks} of {symbol}; add it, or leave the key out to "
+                    f"fit energies"
+                )
+        factor = self.triangle()
+        if not len(factor):
+            return dict(energies)
+        # Along the column of ones, the factor is the mean composition and energy per atom.
+        *composition, mean = (factor[0, 1:] / factor[0, 0]).tolist()
+        known = zip(self.elements, composition, strict=True)
+        shift = mean - sum(energies[element] * part for element, part in known)
+        return {element: energy + shift for element, energy in energies.items()}
 
     def triangle(self) -> NDArray[np.float64]:
         """Reduce factor and added rows to one triangular factor in place, and return the factor."""

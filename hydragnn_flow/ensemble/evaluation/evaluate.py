@@ -62,7 +62,8 @@ def evaluate(
         calculation, `Atoms.info` and `Atoms.arrays`.
     say
         Function that receives remarks: files of a directory that were skipped, targets without
-        labels, splits that count together, labels that seem to be in another unit.
+        labels, structures without one, splits that count together, labels that seem to be in
+        another unit.
 
     Returns
     -------
@@ -73,8 +74,8 @@ def evaluate(
     Raises
     ------
     InputError
-        If there is nothing to predict, no target has labels, only some structures have one, or a
-        label does not match the ensemble's target.
+        If there is nothing to predict, no target has labels, or a label does not match the
+        ensemble's target.
     """
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
@@ -192,8 +193,10 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
     for name, reference in data.labels.items():
         found, is_labelled = predicted[name], np.isfinite(reference)
         known = is_labelled & np.isfinite(found.mean)
+        rows = "structures" if len(reference) == n_structures else "atoms"
+        if without := int((~is_labelled).any(axis=1).sum()):
+            say(f"{name} of {without} {rows} has no label and does not count")
         if lost := int((is_labelled > known).any(axis=1).sum()):
-            rows = "structures" if len(reference) == n_structures else "atoms"
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
         if ensemble.manifest.targets[name].classes:
             continue

@@ -36,8 +36,7 @@ def every_label(
 ) -> Floats | None:
     """Return the true values of a target for all structures, ``[n, d]``.
 
-    The result is None if no structure has a label. The stress of a structure that is not periodic
-    in three directions is NaN.
+    The result is None if no structure has a label. A label that is missing is NaN.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def every_label(
     Raises
     ------
     InputError
-        If some structures have no label, or a label is not finite or of another shape.
+        If a label is infinite or of another shape.
     """
     # One key for all: structures may have values of several methods.
     has = [k for k in keys if any(one.values.get(k) is not None for one in structures.values())]
@@ -61,11 +60,8 @@ def every_label(
     rows = []
     for name, found in structures.items():
         label, wrong = label_of(found, target, described, [key])
-        if found.values.get(key) is not None:
-            if not wrong and not np.isfinite(label).all():
-                wrong = f"label of {target} is not finite"
-        elif target != STRESS or found.atoms.pbc.all():
-            wrong = f"label of {target} ({key!r}) is missing, though other structures have one"
+        if not wrong and np.isinf(label).any():
+            wrong = f"label of {target} is not finite"
         if wrong:
             raise InputError(f"{name}: its {wrong}; correct it or leave the structure out")
         rows.append(label)

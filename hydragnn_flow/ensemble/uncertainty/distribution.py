@@ -403,8 +403,8 @@ def group_of(
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
     """Return the fraction of true values ``[n, d]`` that lie inside the predicted intervals.
 
-    Values without a finite predicted mean do not count.
+    Values that are not known or have no finite predicted mean do not count.
     """
-    known = np.isfinite(predicted.mean)
+    known = np.isfinite(predicted.mean + reference)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

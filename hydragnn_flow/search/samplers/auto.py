@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
-from hydragnn_flow.search.records import FIXED, PROMOTES, waits
+from hydragnn_flow.search.records import FIXED
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import (
     Known,
@@ -397,7 +397,7 @@ class AutoSampler(BatchedTPESampler):
         return super().sample_relative(study, trial, search_space)
 
     def _start(self, number: int) -> Values:
-        return self._cube.decode(self._quasi_random[number])
+        return self._cube.decode(self._quasi_random[number, None])[0]
 
     def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
         """Return True if a trial at a rung should train on, False if it should stop there.
@@ -427,19 +427,16 @@ class AutoSampler(BatchedTPESampler):
     def _seen(self, study: Study, trial: FrozenTrial) -> tuple[dict[int, KnownTrial], Running]:
         """Return what is known of trials, by number, and the parameters of other running trials.
 
-        ``trial`` replaces what the study has of it. Trials that wait to be promoted do not run.
+        ``trial`` replaces what the study has of it.
         """
         self._objectives = len(study.directions)
         others = study.get_trials(deepcopy=False)
         trials = [trial if other.number == trial.number else other for other in others]
         found = _known(trials, study.directions, self._epochs)
-        promotes = PROMOTES in study.user_attrs
         running = [
             other.params
             for other in others
-            if other.state == TrialState.RUNNING
-            and other.number != trial.number
-            and not (promotes and waits(other))
+            if other.state == TrialState.RUNNING and other.number != trial.number
         ]
         return found, running
 

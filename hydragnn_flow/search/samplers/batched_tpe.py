@@ -23,8 +23,6 @@ from optuna.search_space.group_decomposed import _SearchSpaceGroup
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from hydragnn_flow.search.records import PROMOTES, as_pruned, waits
-
 IN_FLIGHT_PER_BATCH = 32
 """Number of running trials for each suggestion of a batch: 320 give a batch of ten. Larger batches
 search worse, clearly so if they are as large as the number of running trials."""
@@ -84,7 +82,7 @@ class BatchedTPESampler(TPESampler):
 
     It is Optuna's ``TPESampler(multivariate=True, group=True, constant_liar=True)`` with these
     differences: One fit serves a batch, and each suggestion counts as a running trial for the next
-    64 of the batch. A trial that waits for promotion counts as pruned at its rung. The density of
+    64 of the batch. The density of
     trials that are not good uses a sample of 256 if there are more. The least width of a kernel is
     larger than Optuna's; with Optuna's width, a batch of one suggests the same as Optuna's sampler.
 
@@ -208,9 +206,8 @@ class BatchedTPESampler(TPESampler):
 
     def _look(self, study: Study, asked: FrozenTrial) -> None:
         """Read the study's trials except ``asked``, group their parameters, set the batch size."""
-        promotes = PROMOTES in study.user_attrs
         self._trials = [
-            as_pruned(trial) if promotes and waits(trial) else trial
+            trial
             for trial in study.get_trials(deepcopy=False, states=_KNOWN)
             if trial.number != asked.number
         ]

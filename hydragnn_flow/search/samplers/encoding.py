@@ -99,13 +99,14 @@ class UnitCube:
             points[rows, column] = self._axes[name].unit(np.array(numbers, dtype=float))
         return points
 
-    def decode(self, point: Floats) -> Values:
-        """Decode a point [n_parameters] into parameter values by dotted path; NaN is left out."""
-        return {
-            name: self._value(name, unit)
-            for name, unit in zip(self.domains, point, strict=True)
-            if not math.isnan(unit)
-        }
+    def decode(self, points: Floats) -> list[Values]:
+        """Decode points [n, n_parameters] into parameter values by path; NaN is left out."""
+        decoded: list[Values] = [{} for _ in points]
+        for name, units in zip(self.domains, points.T, strict=True):
+            for values, number in zip(decoded, self._numbers(name, units), strict=True):
+                if not math.isnan(number):
+                    values[name] = self.domains[name].to_external_repr(number)
+        return decoded
 
     def features(self, points: Floats) -> Floats:
         """Return the features of points [n, n_parameters] for a Gaussian process: [n, n_features].
@@ -149,12 +150,15 @@ class UnitCube:
 
     def _holds(self, name: str, units: Floats, allowed: Sequence[Any]) -> Bools:
         found, where = np.unique(units, return_inverse=True)
-        holds = [not math.isnan(unit) and self._value(name, unit) in allowed for unit in found]
+        value = self.domains[name].to_external_repr
+        numbers = self._numbers(name, found)
+        holds = [not math.isnan(number) and value(number) in allowed for number in numbers]
         return np.array(holds, dtype=bool)[where]
 
-    def _value(self, name: str, unit: float) -> Any:
-        number = self._axes[name].number(np.array([unit]))[0]
-        return self.domains[name].to_external_repr(float(number))
+    def _numbers(self, name: str, units: Floats) -> list[float]:
+        """Return a parameter's numbers [n] in Optuna's terms."""
+        numbers: list[float] = self._axes[name].number(units).tolist()
+        return numbers
 
 
 class _Axis:

@@ -122,7 +122,7 @@ class Proposer:
             for process in self._processes:
                 process.believe(self._cube.features(chosen[None])[0])
             taken = np.concatenate([taken, chosen[None]])
-        return [self._cube.decode(point) for point in taken[len(taken) - count :]]
+        return self._cube.decode(taken[len(taken) - count :])
 
     def continues(self, known: Known, running: Running, row: int, wanted: int, seed: int) -> bool:
         """Return True if training a trial on promises as much gain per epoch as starting a new one.

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.optuna_classes import build_sampler
+from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
@@ -156,16 +157,18 @@ class RuledSampler(BaseSampler):
             steps = np.abs(points - origin)
             steps[np.isnan(steps) & (np.isnan(points) != np.isnan(origin))] = 1.0
             steps[:, words] = np.where(steps[:, words] > 0, 1.0, steps[:, words])
-            decoded = map(self._cube.decode, points)
-            found = [{name: kept.get(name, one[name]) for name in one} for one in decoded]
-            worth = [
-                (self._broken(one), tuple(one.items()) in self._proposed, far)
-                for one, far in zip(found, np.nansum(steps, axis=1).tolist(), strict=True)
-            ]
-            order = sorted(range(len(found)), key=worth.__getitem__)
-            if not worth[order[0]][0]:
-                return found[order[0]]
-            starts = points[order[:16]]
+            repeated, decoded = None, self._cube.decode(points)
+            broken: dict[int, int] = {}
+            for place in np.nansum(steps, axis=1).argsort(kind="stable").tolist():
+                found = {name: kept.get(name, value) for name, value in decoded[place].items()}
+                broken[place] = self._broken(found)
+                if not broken[place] and tuple(found.items()) not in self._proposed:
+                    return found
+                if not broken[place]:
+                    repeated = repeated or found
+            if repeated is not None:
+                return repeated
+            starts = points[sorted(broken, key=broken.__getitem__)[:16]]
         # Some are known since the configuration was read, unless a trial was cut short.
         return next(satisfying(self._space, self._rules, fixed), values)
 
@@ -203,7 +206,7 @@ class RuledSampler(BaseSampler):
         numbers = ~(self._cube.choices > 0) & ~np.isnan(low) & ~np.isnan(high)
         for _ in range(halvings):
             middle = self._cube.snap(np.where(numbers, (low + high) / 2, low)[None])[0]
-            moved = self._cube.decode(middle)
+            (moved,) = self._cube.decode(middle[None])
             found = {
                 n: kept[n] if kept[n] == wanted.get(n) else moved.get(n, kept[n]) for n in kept
             }
@@ -219,13 +222,13 @@ def sampler_of(
     seed: int,
     chosen: str | Mapping[str, Any] | None = None,
     rung_epochs: Sequence[int] = (1,),
-    admits: Callable[[Values], bool] | None = None,
+    parameters: Callable[[Values], int] | None = None,
 ) -> BaseSampler:
     """Build the sampler of a search, so that its proposals meet the search's rules, if any.
 
     ``chosen`` names another sampler than ``config`` does. ``rung_epochs`` are the epochs at which
-    trials are judged, the end of a training last. ``admits`` returns True if the values of a trial
-    keep the limits that are known before training.
+    trials are judged, the end of a training last. ``parameters`` returns the number of parameters
+    of the network with a trial's values, 0 of an impossible one.
 
     Raises
     ------
@@ -233,6 +236,7 @@ def sampler_of(
         If there is no such sampler, or it does not take its options.
     """
     sampler = build_sampler(chosen or config.sampler, config.space, seed, rung_epochs)
-    if admits is not None:
-        return RuledSampler(sampler, config, seed, admits)
+    most = config.constraints.get(PARAMETERS)
+    if parameters is not None and most is not None:
+        return RuledSampler(sampler, config, seed, lambda values: 0 < parameters(values) <= most)
     return RuledSampler(sampler, config, seed) if config.where else sampler

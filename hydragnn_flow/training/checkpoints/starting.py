@@ -178,9 +178,9 @@ def _fit_references(
         counts.index_put_((batch.batch, numbers), torch.ones_like(numbers).double(), True)
         rest = batch.energy.reshape(-1, 1).double() - model(batch)["energy"]
         rows, rest = counts / atoms, rest / atoms
-        branch = branch_of_graph(batch, len(branches))
+        branch, known = branch_of_graph(batch, len(branches)), rest[:, 0].isfinite()
         for k in range(len(branches)):
-            mine = slice(None) if branch is None else branch == k
+            mine = known if branch is None else known & (branch == k)
             squares[k] += rows[mine].T @ rows[mine]
             products[k] += (rows[mine].T @ rest[mine])[:, 0]
     model.train(was_training)

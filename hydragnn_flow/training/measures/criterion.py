@@ -107,7 +107,8 @@ class Criterion:
         for key, trivial in self.trivial_errors.items():
             target, _, data_set = key.partition("@")
             name = metric_name(target, self.name, target in self.per_atom)
-            if not data_set or (name := of_data_set(name, data_set)) in metrics:
+            name = of_data_set(name, data_set) if data_set else name
+            if name in metrics:
                 ratios.append(metrics[name] / trivial)
         return float(np.mean(np.power(ratios, self.power)) ** (1 / self.power))
 

@@ -4,13 +4,17 @@ Every term is a sum over this rank's elements divided by the number of elements 
 batch. Ranks know that number from the store's index. So the sums of the ranks add up to the loss of
 one process on the whole batch, however graphs are distributed. With branches, terms of atoms are
 divided by the number of graphs and by the mean number of atoms per structure of the data set.
+
+A label that is missing (NaN) has the weight 0, and others that of their structure. Each term is
+divided by the mean weight of the labels of the whole training split. So every label weighs the same
+in an epoch, whatever batch it is in, and no rank has to know the others' labels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +25,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Training
+from hydragnn_flow.config.sources import WEIGHT
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import LabelStatistics
@@ -46,6 +51,11 @@ class Term:
     of its branch (heads of one data set)."""
     per_atom: bool = False
     """True if the residual of a graph is first divided by its number of atoms."""
+    share: tuple[float, ...] = (1.0,)
+    """Mean weight of the labels, 0 for those that are missing, by which the loss of each branch is
+    divided, ``[n_branches]``."""
+    masked: bool = False
+    """True if labels may be missing."""
     of_classes: bool = False
     """True if the loss is the cross-entropy of classes, in units of that of their shares."""
 
@@ -64,7 +74,15 @@ def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
         Manifest of the training store; its statistics of the training split scale the residuals.
     """
     potential = network.Architecture.enable_interatomic_potential
-    return (_potential_terms if potential else _tasks)(network, manifest)
+    branches = _of_branches(network, manifest)
+    return [
+        replace(
+            term,
+            share=tuple(found.targets[term.target].share or 1.0 for found in branches),
+            masked=term.target in manifest.masked,
+        )
+        for term in (_potential_terms if potential else _tasks)(network, manifest)
+    ]
 
 
 def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
@@ -113,22 +131,23 @@ def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[floa
 
 
 def check_cells(store: GraphStore) -> None:
-    """Raise an error if a graph's cell has no volume, so that no stress can be learnt from it.
-
-    Such graphs would count in the means over a batch without adding to them.
+    """Raise an error if a graph has a stress, but a cell without volume, so that it has none.
 
     Raises
     ------
     StoreError
-        If the cell of a training or validation graph has no volume.
+        If the cell of such a training or validation graph has no volume.
     """
     for split in (store["trainset"], store["valset"]):
         volumes = np.linalg.det(split.column("cell").reshape(-1, 3, 3).astype(np.float64))
-        if not volumes.all():
+        without = volumes == 0
+        if without.any():  # the labels are read only then
+            without &= np.isfinite(split.target(STRESS)).all(axis=1)
+        if without.any():
             raise StoreError(
-                f"{store.path}: {split.name} has {np.count_nonzero(volumes == 0)} graphs whose "
-                f"cell has no volume, and so no stress for the network's "
-                f"Architecture.stress_weight; set it to 0, or leave these graphs out"
+                f"{store.path}: {split.name} has {np.count_nonzero(without)} graphs whose cell "
+                f"has no volume, but which have a stress for the network's "
+                f"Architecture.stress_weight; set it to 0, or leave these labels out"
             )
 
 
@@ -248,10 +267,17 @@ class Loss:
         of_graph = np.ones(network.branches) if weights is None else np.array(weights)
         # Otherwise a data set of larger structures would count more in terms of atoms.
         of_atom = of_graph if sizes is None else of_graph / np.array(sizes)
+        by_level = {"graph": of_graph, "node": of_atom}
+        # Weight of the rows of each term by branch, [n_branches, 1]; None for 1.
         self._row_weights = {
-            level: torch.tensor(values, dtype=torch.float64, device=device)[:, None]
-            for level, values in (("graph", of_graph), ("node", of_atom))
-            if (values != 1.0).any()
+            judging: [
+                torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+                if (values != 1.0).any()
+                else None
+                for term in self.terms
+                for values in [by_level[term.level] / (1.0 if judging else np.array(term.share))]
+            ]
+            for judging in (False, True)
         }
         self._elements: dict[str, Literal["graphs", "atoms"]] = {
             "graph": "graphs",
@@ -277,8 +303,9 @@ class Loss:
         counts
             Number of graphs and atoms in the global batch.
         judging
-            If true, omit weights that only shape the gradient (those of β-NLL), so that losses of
-            different settings are comparable.
+            If true, omit weights that only shape the gradient (those of β-NLL, of structures, and
+            of missing labels), so that losses of different settings are comparable. The shares are
+            then to be divided by the fraction of labels that are not missing.
         """
         means = [
             values.sum().double() / (getattr(counts, elements) * values.shape[1])
@@ -305,10 +332,17 @@ class Loss:
         """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
-        for term, scale in zip(self.terms, self._scales, strict=True):
+        of_graph = None if judging else batch.get(WEIGHT)
+        each = zip(self.terms, self._scales, self._row_weights[judging], strict=True)
+        for term, scale, weights in each:
             output = outputs[term.target]
             labels = reference(batch, term.target, output)
+            known = labels.isfinite() if term.masked else None
+            if known is not None:  # a product with 0 would leave NaN
+                labels = torch.where(known, labels, 0.0)
             residual = output - labels
+            if known is not None:
+                residual = torch.where(known, residual, 0.0)
             if term.per_atom:
                 residual = residual / atoms_per_graph(batch, residual)
             of_row = branch if term.level == "graph" else of_atom
@@ -324,14 +358,39 @@ class Loss:
                 values = gaussian_nll(residual / unit, deviation / unit, beta)
             else:
                 values = self._function(residual / unit)
-            weights = self._row_weights.get(term.level)
-            if weights is not None and of_row is not None:
-                values = values * weights.index_select(0, of_row).to(values.dtype)
+            if weights is not None:
+                of_rows = weights if of_row is None else weights.index_select(0, of_row)
+                values = values * of_rows.to(values.dtype)
+            if of_graph is not None:
+                is_graph = term.level == "graph"
+                of_rows = of_graph if is_graph else of_graph.index_select(0, batch.batch)
+                values = values * of_rows.to(values.dtype)
+            if known is not None:
+                values = torch.where(known, values, 0.0)
             yield values, self._elements[term.level]
 
     def total(self, means: Tensor) -> Tensor:
         """Return the training loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
         return torch.dot(self._weights, means.sqrt() if self.is_root else means)
+
+    def judged(self, means: Tensor, labelled: Mapping[str, float], counts: Counts) -> float:
+        """Return the loss of an evaluation, from the sum of :meth:`term_means` over all batches.
+
+        Parameters
+        ----------
+        means
+            Sum of the terms ``[n_terms]``.
+        labelled
+            Number of structures or atoms with a label, by target.
+        counts
+            Number of graphs and atoms that were evaluated.
+        """
+        known = [
+            (labelled[term.target] or 1.0)
+            / (counts.graphs if term.level == "graph" else counts.atoms)
+            for term in self.terms
+        ]
+        return float(self.total(means / torch.tensor(known, dtype=means.dtype).to(means.device)))
 
     def of_rank(self, means: Tensor, world: World) -> Tensor:
         """Return this rank's contribution to the loss, a scalar, from its :meth:`term_means`.

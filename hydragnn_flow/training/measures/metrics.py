@@ -78,11 +78,11 @@ class Metrics:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result of :meth:`sums`, ``(n_metrics + 2, n_data_sets)``."""
-        return len(self._metrics) + 2, max(len(self._data_sets), 1)
+        """Shape of the result of :meth:`sums`, ``(2 n_metrics, n_data_sets)``."""
+        return 2 * len(self._metrics), max(len(self._data_sets), 1)
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Sum each error over the graphs of each data set in a batch.
+        """Sum each error over the labels of each data set in a batch; missing ones do not count.
 
         Parameters
         ----------
@@ -92,49 +92,57 @@ class Metrics:
         Returns
         -------
         Tensor
-            ``[n_metrics + 2, n_data_sets]`` float64, with squares for a root mean square. The last
-            two rows are the numbers of graphs and of atoms.
+            ``[2 n_metrics, n_data_sets]`` float64, with squares for a root mean square. The second
+            half of the rows are the numbers of values that each error is the sum of.
         """
         sums: list[Tensor] = []
+        numbers: list[Tensor] = []
         of_graph = self._number_of_graph(batch)
         of_atom = None if of_graph is None else of_graph.index_select(0, batch.batch)
         for metric in self._metrics:
             output = outputs[metric.target].detach()
-            error = (output - reference(batch, metric.target, output)).abs()
+            labels = reference(batch, metric.target, output)
+            known = labels.isfinite()
+            error = torch.where(known, output - labels, 0.0).abs()
             if metric.per_atom:
                 error = error / atoms_per_graph(batch, error)
             if metric.error == "rmse":
                 error = error.double().square()
-            sums.append(self._added(error, of_graph if metric.level == "graph" else of_atom))
-        sizes = torch.ones((batch.num_graphs, 1), dtype=torch.float64, device=batch.x.device)
-        sums.append(self._added(sizes, of_graph))
-        sums.append(self._added(atoms_per_graph(batch, sizes), of_graph))
-        return torch.stack(sums)
+            data_set = of_graph if metric.level == "graph" else of_atom
+            sums.append(self._added(error, data_set))
+            numbers.append(self._added(known, data_set))
+        return torch.stack(sums + numbers)
 
     def means(self, sums: Tensor) -> dict[str, float]:
         """Return the mean errors by name, from the sums of errors over all graphs on all ranks.
 
-        With several data sets there are also errors of each, such as ``energy_mae@mptrj``.
+        With several data sets there are also errors of each, such as ``energy_mae@mptrj``. A target
+        without labels has no errors.
 
         Parameters
         ----------
         sums
             Sum of the results of :meth:`sums`.
         """
-        *errors, graphs, atoms = sums.tolist()
-        sizes = {"graph": graphs, "node": atoms}
         means: dict[str, float] = {}
-        for metric, totals in zip(self._metrics, errors, strict=True):
-            found = [
-                _mean(metric, total, size) if size else None
-                for total, size in zip(totals, sizes[metric.level], strict=True)
-            ]
+        for metric, *of_data_sets in zip(self._metrics, *sums.chunk(2), strict=True):
+            pairs = zip(*(values.tolist() for values in of_data_sets), strict=True)
+            found = [_mean(metric, total, size) if size else None for total, size in pairs]
             known = [mean for mean in found if mean is not None]
-            means[metric.name] = sum(known) / len(known)
+            if known:
+                means[metric.name] = sum(known) / len(known)
             for data_set, mean in zip(self._data_sets.values(), found, strict=False):
                 if mean is not None:
                     means[of_data_set(metric.name, data_set)] = mean
         return means
+
+    def labelled(self, sums: Tensor) -> dict[str, float]:
+        """Return the number of labels of each target, in structures or atoms, from ``sums``."""
+        numbers = sums.chunk(2)[1].sum(dim=1).tolist()
+        return {
+            metric.target: number / metric.dim
+            for metric, number in zip(self._metrics, numbers, strict=True)
+        }
 
     def _number_of_graph(self, batch: Batch) -> Tensor | None:
         """Return the index of each graph's data set, int64 [n_graphs]; None without data sets."""
@@ -158,5 +166,5 @@ class Metrics:
 
 
 def _mean(metric: Metric, total: float, size: float) -> float:
-    mean = total / (size * metric.dim)
+    mean = total / size
     return math.sqrt(mean) if metric.error == "rmse" else mean
