@@ -31,6 +31,7 @@ from hydragnn_flow.config.search import (
     TrainingBudget,
 )
 from hydragnn_flow.config.sources import FORMATS, Role, section_class
+from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.execution.site import NodeOptions, Options, about_site, shipped_sites
 
 PAGES = [
@@ -164,6 +165,15 @@ def formats() -> str:
     return _table("`source.format` | reads | targets are", rows)
 
 
+def layout_rows() -> str:
+    """Layouts of published data sets, with the units of their labels."""
+    rows = []
+    for name, layout in layouts().items():
+        units = dict.fromkeys(known.unit for known in layout.labels.values())
+        rows.append(f"| {name} | {layout.files} | {', '.join(units)} |")
+    return _table("layout | files | units", rows)
+
+
 def source_keys() -> str:
     """Keys of `data.source`; equal ones of several formats are in one row."""
     rows: dict[str, list[str]] = {}
@@ -256,6 +266,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "resources": lambda: _rows(ResourcesConfig),
     "start_from": lambda: _rows(StartConfig),
     "formats": formats,
+    "layouts": layout_rows,
     "source_keys": source_keys,
     "sites": sites,
     "options": lambda: _rows(Options),

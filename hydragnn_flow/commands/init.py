@@ -14,31 +14,30 @@ from hydragnn_flow.errors import InputError
 app = typer.Typer()
 
 
-def _directory(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     with using(path):
-        if not path.is_dir():
-            what = "is a file; give the directory it is in" if path.exists() else "does not exist"
-            raise InputError(f"{path}: {what}")
+        if not path.exists():
+            raise InputError(f"{path}: does not exist")
     return path
 
 
 @app.command()
 def init(
-    directory: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
-            help="Directory of the data: structures with labels (extended XYZ, ase.db, VASP's "
-            "output, …), a CSV table with CIF text or names of structure files, JSON records, a "
-            "GraphStore, or a .bp of HydraGNN's.",
-            metavar="DIRECTORY",
+            help="Directory or file of the data: structures with labels (extended XYZ, ase.db, "
+            "VASP's output, …), a CSV table with CIF text or names of structure files, JSON "
+            "records, a published data set (docs/data.md), a GraphStore, or a .bp of HydraGNN's.",
+            metavar="DATA",
             show_default=False,
-            callback=_directory,
+            callback=_existing,
         ),
     ],
 ) -> None:
     """Look at data and write a first configuration: NAME.yaml, and its network NAME.json.
 
-    NAME is that of the directory. Both files go to the working directory, and nothing is
+    NAME is that of the directory or file. Both files go to the working directory, and nothing is
     overwritten. `hydragnn-flow run` accepts them unchanged; what is unknown, such as units, is
     marked.
     """
@@ -47,10 +46,12 @@ def init(
     from hydragnn_flow.data.looking import look
 
     here = Path.cwd()
-    with using(directory, here):
-        finding = look(directory)
+    with using(path, here):
+        finding = look(path)
         gcds = len(sites.Machine().load().node.gcds)
-        config = first_config(finding, directory.resolve().name, here, gcds)
+        config = first_config(
+            finding, (path if path.is_dir() else path.with_suffix("")).resolve().name, here, gcds
+        )
         files = write_config(config, here)
     sizes = ", ".join(f"{size:,} for {role}" for role, size in finding.sizes.items())
     targets = (
@@ -70,6 +71,9 @@ def init(
     slopes = [label.key for label in config.others if label.quantity in ("forces", "stress")]
     if slopes and config.targets[0].name == "energy":
         say(f"apart       {', '.join(slopes)}: prefix, suffix, unit or cell do not fit the energy")
+    for label in config.targets:
+        if label.lacking:
+            say(f"partly      {label.key}: {label.lacking}; those without are left out")
     for key, why in finding.unusable.items():
         say(f"unusable    {key}: {why}")
     keys = [label.key for label in (*config.targets, *config.others)]

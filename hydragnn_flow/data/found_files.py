@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.sources import Role
+from hydragnn_flow.data.layouts import is_layout
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
-from hydragnn_flow.data.sources.csv_tables import rows_of
+from hydragnn_flow.data.sources.csv_tables import rows_of, structure_file
 from hydragnn_flow.data.sources.file_names import (
     matching,
     natural_order,
@@ -30,12 +31,13 @@ _WORDS: dict[Role, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
-_BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
+_BY_HAND = {".pt": "pyg", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
 """Formats, by file suffix, whose configuration needs keys that the files do not show."""
-_STORE = "hydragnn"
+_STORE, _SHEET = "hydragnn", "spreadsheet"
 _INPUTS = {"vasp", "vasp-xdatcar", "cif", "aims", "espresso-in", "gaussian-in", "gen", "eon"}
 _INPUTS |= {"castep-cell", "lammps-data", "nwchem-in", "abinit-in", "onetep-in", "octopus-in"}
 """ASE's names of formats without labels, whose files lie beside the results of programs."""
+_LINES = re.compile(r"\.(jsonl|ndjson)(\.gz)?$")
 _NO_POSITIONS = re.compile(r"-(frc|vel)-\d+(_\d+)?\.xyz")
 """End of the names of CP2K's forces and velocities, which are laid out like positions."""
 
@@ -54,10 +56,11 @@ class Files:
     """Names of files that are not used."""
 
 
-def find_source(directory: Path) -> Files:
+def find_source(path: Path) -> Files:
     """Find the data files of a directory, and describe them as a section `data.source`.
 
-    This section of the run configuration names the format and the files.
+    This section of the run configuration names the format and the files. The path may also be that
+    of one file.
 
     Raises
     ------
@@ -65,10 +68,11 @@ def find_source(directory: Path) -> Files:
         If the directory holds no data, data of several formats, or data of a format that has to be
         configured by hand.
     """
-    if _is_store(directory):
-        return _stored(directory, [])
-    kinds = _kinds(_entries(directory))
-    if kinds.keys() <= {""}:  # perhaps folders of runs or of splits
+    if _is_store(path):
+        return _stored(path, [])
+    directory = path if path.is_dir() else path.parent
+    kinds = _kinds(_entries(directory) if path.is_dir() else [path])
+    if path.is_dir() and kinds.keys() <= {""}:  # perhaps folders of runs or of splits
         kinds = _kinds(_entries(directory, deep=True))
     skipped = kinds.pop("", [])
     tables: dict[Path, tuple[str, bool]] = {}
@@ -90,19 +94,20 @@ def find_source(directory: Path) -> Files:
     skipped += both
     kinds = {kind: left for kind, of in kinds.items() if (left := [f for f in of if f not in both])}
     for kind in list(kinds):
-        if (kind == "csv" and not tables and kinds.keys() - {"csv", *inputs}) or (
-            kind in _BY_HAND.values() and _STORE in kinds
+        if (kind in ("csv", _SHEET) and not tables and kinds.keys() - {kind, *inputs}) or (
+            kind in ("voronoi", *_BY_HAND.values()) and _STORE in kinds
         ):
             skipped += kinds.pop(kind)
     unused = _named(skipped, faults)
     found = f" (not used: {', '.join(unused)})" if unused else ""
+    if _SHEET in kinds:
+        raise InputError(f"{kinds[_SHEET][0]}: a spreadsheet is not read; save it as CSV, in UTF-8")
     if "csv" in kinds and not tables:
         if faults:
             raise InputError(f"{next(iter(faults.values()))}{found}")
         raise InputError(
-            f"{kinds['csv'][0]}: no column names structure files (relative to the table, with "
-            "their ending) or holds CIF text in every row; add such a column, with a name in the "
-            "first line"
+            f"{kinds['csv'][0]}: no column names structure files (relative to the table) or holds "
+            "CIF text in every row; add such a column, with a name in the first line"
         )
     if len(kinds) != 1 or len(kinds.get(_STORE, ())) > 1:
         held = ", ".join(f"{kind.removeprefix('ase: ')}: {len(f)}" for kind, f in kinds.items())
@@ -113,7 +118,7 @@ def find_source(directory: Path) -> Files:
     ((kind, files),) = kinds.items()
     if kind == _STORE:
         return _stored(files[0], unused)
-    if kind in _BY_HAND.values():
+    if kind in ("voronoi", *_BY_HAND.values()):
         raise InputError(
             f"{directory}: holds files for data.source.format {kind}, whose keys say more than the "
             f"files tell; copy the example of this format in docs/data.md"
@@ -194,10 +199,16 @@ def _kind(entry: Path) -> str:
         return ""
     if suffix == ".csv":
         return "csv"
+    if _LINES.search(name):
+        return "json"
     if name.endswith((".json", ".json.gz")):
         return _kind_of_json(entry)
+    if suffix in (".xlsx", ".xls", ".ods"):
+        return _SHEET
     if suffix in _BY_HAND:
         return _BY_HAND[suffix]
+    if suffix == ".npz" and not is_layout(entry):
+        return "voronoi"
     try:
         format = format_of(entry)
         # ASE goes by the ending .out, which logs of batch jobs have too.
@@ -214,18 +225,19 @@ def _start(file: Path) -> bytes:
 
 
 def _kind_of_json(file: Path) -> str:
-    """Return the format of a JSON file, judged by its first 200 bytes.
+    """Return the format of a JSON file, judged by its start.
 
     ``json`` stands for records or a table, ``ase: json`` for an ase.db, an empty string for
     anything else.
     """
     try:
-        content = _start(file)[:200]
+        content = _start(file)
     except (OSError, EOFError):
         return ""
     start = content.decode(json.detect_encoding(content), errors="replace").lstrip()
-    key = re.match(r'\{\s*"(\w+)"\s*:\s*(.?)', start)
-    if start.startswith("[") or (key and key[1] in ("columns", "index", "data")):
+    key = re.match(r'\{\s*"([^"]+)"\s*:\s*(.?)', start)
+    nested = re.search(r'"(structure|lattice_mat|cartesian_site_positions|api_version)"', start)
+    if start.startswith("[") or (key and (nested or key[1] in ("columns", "index", "data"))):
         return "json"
     is_row = key and key[1].isdigit() and key[2] == "{"
     return "ase: json" if is_row or (key and key[1] in ("ids", "nextid")) else ""
@@ -247,25 +259,15 @@ def _column(table: Path) -> tuple[str, bool] | None:
         cells = [row[name] or "" for row in rows]
         if name and all("_cell_length_a" in cell for cell in cells):
             return name, False
-        if name and all(cell and _is_file(table.parent, cell) for cell in cells):
-            if _is_file(table.parent, name):
-                raise _no_header(table, rows[0])
+        if name and all(cell and _is_file(table, cell) for cell in cells):
             return name, True
     if rows:
         _check_names(table, rows)
     return None
 
 
-def _is_file(folder: Path, cell: str) -> bool:
-    return "\n" not in cell and len(cell) < 1000 and (folder / cell).is_file()
-
-
-def _no_header(table: Path, names: Iterable[str]) -> InputError:
-    first = ",".join(names)
-    return InputError(
-        f"{table}: its first line is no header ({first[:60]}); add a line with the names of the "
-        "columns above it, and write names of files with their ending"
-    )
+def _is_file(table: Path, cell: str) -> bool:
+    return "\n" not in cell and len(cell) < 250 and structure_file(table, cell).is_file()
 
 
 def _check_names(table: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
@@ -277,28 +279,17 @@ def _check_names(table: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
             near.setdefault(key.casefold(), name)
     for column in rows[0]:
         cells = [row[column] or "" for row in rows]
-        wrong = [cell for cell in cells if not _is_file(table.parent, cell)]
+        wrong = [cell for cell in cells if not _is_file(table, cell)]
         if 0 < len(wrong) < len(cells):
             raise InputError(
                 f"{table}: column {column!r} names {wrong[0]!r}, which is no file, though others "
                 "are; correct it"
             )
-        plain = cells[0].replace("\\", "/")
-        meant = near.get(plain.casefold())
-        if meant is None:
-            continue
-        if column.casefold() in near:
-            raise _no_header(table, rows[0])
-        if "\\" in cells[0]:
-            remedy = "write / in place of \\"
-        elif plain.casefold() == meant.casefold():
-            remedy = "write it in the same case (capital or small letters)"
-        else:
-            remedy = "write its folder and ending too"
-        raise InputError(
-            f"{table}: column {column!r} names {cells[0]!r}, which is no file, but {meant!r} is; "
-            f"{remedy}"
-        )
+        if (meant := near.get(cells[0].casefold())) is not None:
+            raise InputError(
+                f"{table}: column {column!r} names {cells[0]!r}, which is no file, but {meant!r} "
+                "is; write it so"
+            )
 
 
 def _roles(files: Sequence[Path], directory: Path) -> tuple[dict[Role, list[Path]], list[Path]]:

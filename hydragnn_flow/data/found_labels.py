@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level, TargetConfig, class_key, good_names
-from hydragnn_flow.data.sources.arrays import MEANINGS, level_of, shaped
+from hydragnn_flow.data.layouts import layouts
+from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.errors import InputError
 
@@ -36,12 +37,13 @@ _IDS = re.compile(
 """Parts of names of identifiers, counters and settings."""
 _MAYBE_IDS = re.compile(r"(^|_)(number|num|no|nr|n|index|idx|count|icsd|cod|mp|row)(_|$)")
 """Parts of names of identifiers and counters, if their values are whole numbers."""
-_UNIT_AT_END = re.compile(
+UNIT_AT_END = re.compile(
     r"_(m?eV|Ha|hartree|Ry|rydberg|kcal_?mol|kJ_?mol|[GMk]?Pa|k?bar|kB)"
     r"(_?(?:per)?_?(?:A|ang|angstrom|bohr)3?)?$",
     re.IGNORECASE,
 )
-REFERENCES = {"dft", "ref", "reference"}
+REFERENCES = {"dft", "ref", "reference", "pbe", "pbesol", "rpbe", "scan", "r2scan", "hse", "hse06"}
+REFERENCES |= {"b3lyp", "wb97x", "wb97m", "ccsd", "mp2", "vasp", "qe", "qm", "abinitio", "true"}
 """Methods whose labels are the ones to learn, where a file has those of several."""
 _ONE_METHOD = {"total", "potential", "free", "uncorrected"}
 """Words in names of energies that do not name another method than that of the forces."""
@@ -53,7 +55,7 @@ def quantity_of(key: str) -> tuple[str, str]:
     Both are in small letters, and empty if the key names none: ``dft_total_energy`` and
     ``Forces_DFT`` have the method ``dft``, ``free_energy`` and ``forces`` have an empty one.
     """
-    bare = _UNIT_AT_END.sub("", _bare(key)).lower()
+    bare = UNIT_AT_END.sub("", _bare(key)).lower()
     found = re.search(r"energy|forces?|stress", bare)
     if not found:
         return "", ""
@@ -79,6 +81,10 @@ class Label:
     classes."""
     classes: tuple[str, ...] = ()
     """Names of the classes, if the values are true or false, 0 or 1, or a few words."""
+    lacking: str = ""
+    """How many structures have it, in words, if some do not."""
+    say_level: bool = False
+    """True if the shape may mislead in other structures, so that a target needs its level."""
 
     @property
     def quantity(self) -> str:
@@ -102,9 +108,9 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
     Returns
     -------
     labels
-        Quantities that every structure has.
+        Quantities that half of the structures or more have, where others say that there is none.
     unusable
-        Reason, by key, why a quantity cannot be learnt: only some structures have it, or it is an
+        Reason, by key, why a quantity cannot be learnt: fewer structures have it, or it is an
         energy, forces or a stress of another shape.
 
     Raises
@@ -131,19 +137,33 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         values = [value for value in labels if value is not None]
         if not wanted and _is_counter(name, values):
             continue
-        if len(values) < len(structures):
-            text = structures[0].values.get(key)
-            if values or wanted or (isinstance(text, str) and _NUMBER.fullmatch(text)):
+        given = [one for one in structures if not is_missing(one.values.get(key))]
+        if len({value.ndim for value in values}) == 1 and len(values) < len(given):
+            # A shape that fits both levels has that of the other structures.
+            labels = [_label(one, key, _level_by(values[0].ndim)) for one in structures]
+            values = [value for value in labels if value is not None]
+        if len(values) < len(given) or 2 * len(values) < len(structures):
+            value = given[0].values[key] if given else None
+            if not values and given and _fits_both(value, key, len(given[0].atoms)):
+                unusable[key] = (
+                    "of a shape that may belong to the structure or to its atoms; write a target "
+                    "with its level"
+                )
+            elif values or wanted or (isinstance(value, str) and _NUMBER.fullmatch(value)):
                 unusable[key] = _lacking(structures, key, labels)
             continue
         (ndim, dim), *others = {(value.ndim, value.shape[-1]) for value in values}
-        level: Level = "graph" if ndim == 1 else "node"
+        level = _level_by(ndim)
         if wanted and (others or not _fits(wanted, level, dim)):
             many = "in different shapes" if others else f"{dim} for each {_ONE_OF[level]}"
             unusable[key] = f"its numbers are {many}, not {MEANINGS[wanted].words}"
         elif not others and dim <= 9:
             doubtful = level == "graph" and _is_doubtful(np.stack(values))
-            found.append(Label(_name(key), key, level, dim, _unit(key, units), doubtful))
+            by_name = key in LEVELS or key in given[0].levels
+            lacking = len(given) < len(structures) and _lacking(structures, key, labels)
+            say_level = not by_name and np.ndim(given[0].values[key]) > 0
+            label = Label(_name(key), key, level, dim, _unit(key, units), doubtful)
+            found.append(replace(label, lacking=lacking or "", say_level=say_level))
     if any(label.key == "energy" for label in found):
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)
@@ -172,6 +192,10 @@ def _classes(values: Sequence[Any]) -> tuple[str, ...]:
 
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*([deDE][-+]?\d+)?\s*")
 _ONE_OF = {"graph": "structure", "node": "atom"}
+
+
+def _level_by(ndim: int) -> Level:
+    return "graph" if ndim == 1 else "node"
 
 
 def _fits(quantity: str, level: Level, dim: int) -> bool:
@@ -232,6 +256,7 @@ def _units_said(structures: Sequence[Found]) -> dict[str, str]:
                 of = re.sub("units?", "", _plain(name)).strip("_")
                 if not isinstance(unit, str):
                     continue
+                said.setdefault(name if isinstance(value, dict) else of, unit)
                 if said.setdefault(of, unit) != unit:
                     if quantity_of(of)[0]:
                         raise InputError(
@@ -250,17 +275,28 @@ def _units_said(structures: Sequence[Found]) -> dict[str, str]:
 _OTHER_LENGTH = re.compile(r"bohrs?|a0|a_0|nm|pm|nanomet\w+|picomet\w+", re.IGNORECASE)
 
 
-def _label(one: Found, key: str) -> NDArray[np.float64] | None:
+def _label(one: Found, key: str, level: Level | None = None) -> NDArray[np.float64] | None:
     value: Any = one.values.get(key)
     if value is None or isinstance(value, (bool, np.bool_)):
         return None
     try:
-        level = one.levels.get(key) or level_of(value, (key,), len(one.atoms))
+        level = level or one.levels.get(key) or level_of(value, (key,), len(one.atoms))
         array = shaped(value, level, len(one.atoms))
     except (TypeError, ValueError):  # no numbers, or nothing tells the level
         return None
     fits = array.size > 0 and np.isfinite(array).all()
     return array if fits and (array.ndim == 1 or len(array) == len(one.atoms)) else None
+
+
+def _fits_both(value: Any, key: str, n_atoms: int) -> bool:
+    """Return whether numbers may belong to the structure as well as to its atoms."""
+    try:
+        level_of(np.asarray(value, np.float64), (key,), n_atoms)
+    except TypeError:
+        return False
+    except ValueError:
+        return np.ndim(value) > 0 and not isinstance(np.ravel(value)[0], str)
+    return False
 
 
 def _is_counter(name: str, values: Sequence[NDArray[np.float64]]) -> bool:
@@ -275,8 +311,10 @@ def _is_counter(name: str, values: Sequence[NDArray[np.float64]]) -> bool:
 def _unit(key: str, said: Mapping[str, str]) -> str:
     """Return the unit of a key, in the key or ``said`` by the file, otherwise ASE's or none.
 
-    ASE's are not taken where the file names another unit of energy.
+    ASE's, and those of MACE's keys, are not taken where the file names another unit of energy.
     """
+    if key in said:  # as of known layouts
+        return said[key]
     if brackets := re.search(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$", key):
         return brackets[1]
     quantity, method = quantity_of(key)
@@ -285,11 +323,12 @@ def _unit(key: str, said: Mapping[str, str]) -> str:
             quantity and quantity_of(name) in {(quantity, method), (quantity, "")}
         ):
             return unit
-    if (end := _UNIT_AT_END.search(key)) and not end[2]:
+    if (end := UNIT_AT_END.search(key)) and not end[2]:
         return end[1].replace("_", "/")
     others = [unit for name, unit in said.items() if not name or quantity_of(name)[0]]
     is_ase = all(unit.lower().startswith(("ev", "ase", "metal")) for unit in others)
-    return _UNITS.get(key, "") if is_ase else ""
+    known = {label: one.unit for label, one in layouts()["MACE"].labels.items()} | _UNITS
+    return known.get(key, "") if is_ase else ""
 
 
 def _name(key: str) -> str:

@@ -56,8 +56,8 @@ class Finding(Files):
     """Indices of the node features' columns to propose as inputs of the network."""
 
 
-def look(directory: Path) -> Finding:
-    """Inspect a directory of labelled structures, to propose a first run configuration.
+def look(path: Path) -> Finding:
+    """Inspect a directory or file of labelled structures, to propose a first run configuration.
 
     Only some structures are read, but all are counted.
 
@@ -66,7 +66,7 @@ def look(directory: Path) -> Finding:
     InputError
         If the directory holds no data, data of several formats, or nothing that can be learnt.
     """
-    files = find_source(directory)
+    files = find_source(path)
     if files.source["format"] == "hydragnn":
         return _look_at_store(files)
     kind = section_class(files.source["format"])
@@ -82,21 +82,21 @@ def look(directory: Path) -> Finding:
                 sizes[role] += sum(stop - start for start, stop in reader.ranges(file))
     structures = list(_first(reader, by_role["train"]))
     if not structures:
-        raise no_structures(directory)
+        raise no_structures(path)
     try:
         labels, unusable = find_labels(structures)
     except InputError as error:
-        raise InputError(f"{directory}: {error}") from None
+        raise InputError(f"{path}: {error}") from None
     if not labels and unusable:
         told = "; ".join(f"{key!r} is {why}" for key, why in unusable.items())
         raise InputError(
-            f"{directory}: no label can be learnt ({told}); correct it, or leave out the "
+            f"{path}: no label can be learnt ({told}); correct it, or leave out the "
             "structures without"
         )
     if not labels:
         unused = f"; not used: {', '.join(files.skipped)}" if files.skipped else ""
         raise InputError(
-            f"{directory}: its structures have no labels that can be learnt ({files.used}"
+            f"{path}: its structures have no labels that can be learnt ({files.used}"
             f"{unused}); add a CSV table with a column of file names and a column of numbers for "
             "each label"
         )

@@ -77,5 +77,5 @@ def test_what_it_refuses(console, here):
     console.refuses("init", data, names=["data", "holds no data"])
     write_table(data / "labels.csv", ["name", "gap"], [["a", 1.0]])
     console.refuses("init", data, names=["labels.csv", "no column names"])
-    console.refuses("init", data / "labels.csv", names=["labels.csv", "is a file; give the"])
+    console.refuses("init", data / "labels.csv", names=["labels.csv", "no column names"])
     console.refuses("init", "nowhere", names=["nowhere", "does not exist"])

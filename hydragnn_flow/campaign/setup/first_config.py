@@ -20,7 +20,7 @@ from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.data.found_labels import REFERENCES, Label, quantity_of
+from hydragnn_flow.data.found_labels import REFERENCES, UNIT_AT_END, Label, quantity_of
 from hydragnn_flow.data.looking import Finding
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -191,7 +191,9 @@ def _chosen(finding: Finding) -> list[Label]:
                 )
             if energy and (forces or _is_total(energy)):
                 stress = usable.get(("stress", method)) if forces else None
-                fits = stress and finding.have_cells and _fits(stress, energy)
+                fits = (
+                    stress and not stress.lacking and finding.have_cells and _fits(stress, energy)
+                )
                 chosen = (energy, forces, stress if fits else None)
                 return [replace(label, name=label.quantity) for label in chosen if label]
     others = [label for label in finding.labels if label.quantity not in ("forces", "stress")]
@@ -200,7 +202,7 @@ def _chosen(finding: Finding) -> list[Label]:
             f"{finding.folder}: has {', '.join(label.key for label in finding.labels)} and no "
             "energy whose slopes they are; add one, or write a configuration by hand"
         )
-    others.sort(key=lambda label: (label.quantity != "energy", label.level, label.doubtful))
+    others.sort(key=lambda one: (one.quantity != "energy", one.level, one.doubtful, one.lacking))
     return others[:1]
 
 
@@ -219,7 +221,7 @@ def _is_total(label: Label) -> bool:
 
     Other energies are often per atom or per site.
     """
-    words = set(label.name.lower().split("_"))
+    words = set(UNIT_AT_END.sub("", label.name).lower().split("_"))
     return "energy" in words and words <= _TOTAL
 
 
@@ -314,6 +316,7 @@ def _noted(text: str, comment: str) -> str:
 def _target(label: Label) -> str:
     known: dict[str, Any] = {"classes": [*label.classes]} if label.classes else {"unit": label.unit}
     known |= {"key": label.key} if label.key != label.name else {}
+    known |= {"level": label.level} if label.say_level else {}
     return f"{label.name}: {_plain(known)}"
 
 

@@ -265,7 +265,7 @@ def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) 
                 about = "the median"
                 usual = np.full(len(label), np.median(label[mine]))
             away = np.where(mine, np.abs(label - usual), 0.0)
-            reach = _reach(away[mine], label[mine])
+            reach = _reach(away[mine], label[mine], 0.75 if "elements" in about else 0.9)
             if reach == 0.0:
                 continue
             # Ten standard deviations of a normal distribution, but few labels show less of it.
@@ -317,15 +317,19 @@ def _of_elements(
     return fitted
 
 
-def _reach(away: NDArray[np.float64], label: NDArray[np.float64]) -> float:
+def _reach(away: NDArray[np.float64], label: NDArray[np.float64], sure: float) -> float:
     """Return the deviation that nine of ten labels stay within; 0 if it cannot be told.
 
-    Labels without any deviation do not count: most gaps of metals are zero.
+    Labels without any deviation do not count: most gaps of metals are zero. The fraction ``sure``
+    of the labels is of one origin: what is fifty times further away than these is not.
     """
     if len(away) < 10:
         return 0.0
     some = away[away > 1e-7 * np.abs(np.median(label))]
-    return float(np.quantile(some, 0.9, method="lower")) if len(some) else 0.0
+    if not len(some):
+        return 0.0
+    least, most = np.quantile(some, (sure, 0.9), method="lower").tolist()
+    return float(most if most < 50 * least else least)
 
 
 def _beyond_a_gap(away: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:

@@ -57,6 +57,13 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting:
     return values[key]
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a file says that there is none: None, NaN, or a word such as na."""
+    if isinstance(value, str):
+        return value.strip().lower() in ("", "na", "n/a", "nan", "none")
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def named(
     arrays: Mapping[str, Any], name: str, origin: str, *, is_label: bool = False
 ) -> NDArray[np.float64]:
@@ -344,7 +351,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "stress": Meaning("graph", (6, 9), "six or nine numbers of the structure"),
 }
 """Shape by name of the quantity, of a target or of what a key names."""
-_LEVELS: Mapping[str, Level] = {
+LEVELS: Mapping[str, Level] = {
     **{name: meaning.level for name, meaning in MEANINGS.items()},
     **dict.fromkeys(("dipole", "polarizability", "virial", "free_energy"), "graph"),
     **dict.fromkeys(("charges", "magmoms"), "node"),
@@ -352,13 +359,12 @@ _LEVELS: Mapping[str, Level] = {
 """Level of labels, by target or key, that may have the shape of another level."""
 
 
-def level_of(
-    value: Any, names: Sequence[str], n_atoms: int, known: Level | None = None
-) -> Level | None:
+def level_of(value: Any, names: Sequence[str], n_atoms: int) -> Level | None:
     """Return the level of a label whose shape fits a structure as well as its atoms.
 
     The result is None if the shape alone tells. Such a label is a list of as many numbers as there
-    are atoms, or a 3×3 matrix if there are three.
+    are atoms, or a 3×3 matrix if there are three. Other structures do not tell: which are known
+    depends on the range of structures that a process reads.
 
     Parameters
     ----------
@@ -368,8 +374,6 @@ def level_of(
         Names of the label, which may tell its level.
     n_atoms
         Number of atoms of the structure.
-    known
-        Level of the label in earlier structures.
 
     Raises
     ------
@@ -379,7 +383,7 @@ def level_of(
     shape = np.shape(value)
     if n_atoms == 1 or shape not in ((n_atoms,), (n_atoms, 3)) or shape == (n_atoms, 3) != (3, 3):
         return None
-    level = known or next((_LEVELS[name] for name in names if name in _LEVELS), None)
+    level = next((LEVELS[name] for name in names if name in LEVELS), None)
     if level is None:
         raise ValueError(
             f"has the shape {list(shape)} in a structure of {n_atoms} atoms, and may belong to the "
@@ -500,9 +504,8 @@ class LabelCheck:
                     f"{origin} has a label {key!r} that "
                     f"{error if is_virial(name, key) else said}; correct it or drop the target"
                 ) from None
-            known = self.found[name].level if name in self.found else None
             try:
-                level = level or level_of(value, (name, key), len(atoms), known)
+                level = level or level_of(value, (name, key), len(atoms))
             except ValueError as error:
                 raise InputError(
                     f"{origin}: its label {key!r} {error}; write data.source.targets.{name}.level: "

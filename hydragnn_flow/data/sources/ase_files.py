@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field
 
 from hydragnn_flow.config.sources import Level
+from hydragnn_flow.data.layouts import (
+    array_format,
+    array_structures,
+    count_arrays,
+    files_beside,
+)
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.beyond_ase import (
     BOM,
     LAMMPS,
+    QM9,
     check_single,
     cif_structures,
     converged,
@@ -91,6 +98,8 @@ def _frames(file: Path) -> Iterator[bytes]:
                     "correct the number of atoms before it, or this line"
                 )
             frame = [line, *islice(lines, n_atoms + 1)]
+            if QM9.match(b"".join(frame[1:2])):
+                next(islice(lines, 2, 3), b"")  # frequencies, SMILES and InChI
             if len(frame) < n_atoms + 2:
                 raise InputError(
                     f"{where} cannot be read: the file ends before its {n_atoms} atoms do; "
@@ -168,6 +177,9 @@ class AseFiles(StructureSource[AseSource]):
                 )
         return super().chunks()
 
+    def beside(self, file: Path) -> list[Path]:
+        return files_beside(file) if file.name == "type.raw" else []
+
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         from ase.io.formats import get_ioformat
 
@@ -215,7 +227,9 @@ class UnknownFormat(InputError):
     """Error for a file of a format that ASE does not know."""
 
 
-def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Iterator[Found]:
+def each_structure(
+    file: Path, start: int = 0, stop: int | None = None, types: Sequence[str] | None = None
+) -> Iterator[Found]:
     """Yield the structures of a file that ASE reads, each with all values that the file has.
 
     Parameters
@@ -225,6 +239,8 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     start, stop
         Range of structures to read, [start, stop); ``stop`` is None for the end of the file.
         Formats that :func:`count_structures` does not count are read from the beginning.
+    types
+        Elements of the types 1, 2, … in a file of LAMMPS.
 
     Raises
     ------
@@ -233,7 +249,7 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     InputError
         If the file cannot be read, or holds no structures.
     """
-    structures = _structures(file, start, stop)
+    structures = _structures(file, start, stop, types)
     with readable(file):
         first = next(structures, None)
     if first is None:
@@ -263,6 +279,8 @@ def _structures(
     format = format_of(file)
     if format in ("db", "json"):
         yield from _rows(file, start, stop)
+    elif array_format(file):
+        yield from array_structures(file, start, stop)
     elif format == "extxyz":
         yield from map(said_of, read_frames(file, start, stop))
     elif format == "traj":
@@ -280,7 +298,9 @@ def _structures(
 
 
 def format_of(file: Path) -> str:
-    """Return ASE's name for the format of a file, by its name or else by its content.
+    """Return the name of a file's format, by its name or else by its content.
+
+    That is ASE's name, or one of arrays over structures.
 
     Raises
     ------
@@ -289,6 +309,8 @@ def format_of(file: Path) -> str:
     """
     from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat, ioformats
 
+    if arrays := array_format(file):
+        return arrays
     try:
         # ASE compares hundreds of patterns; names first, as thousands of files are slow to open.
         format = filetype(str(file), read=False)
@@ -355,6 +377,14 @@ def _database(file: Path) -> Any:
     import ase.db
 
     connect: Any = ase.db.connect  # ASE has no types
+    if file.suffix == ".aselmdb":
+        try:
+            return connect(file, readonly=True)
+        except ImportError as error:
+            raise InputError(
+                f"{file} is read with fairchem's packages ({error}): pip install fairchem-core, or "
+                "only ase-db-backends"
+            ) from None
     if file.suffix == ".db":
         address = f"{file.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -369,5 +399,6 @@ _COUNTS: dict[str, Callable[[Path], int]] = {
     "traj": _count_images,
     "db": _count_rows,
     "json": _count_rows,
+    **dict.fromkeys(("npz", "hdf5", "deepmd"), count_arrays),
 }
 """Functions that count structures, by format; such files can be read from any structure on."""

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
 
+QM9 = re.compile(rb"gdb\s+\d+\s")
+"""Start of a comment line in the raw files of QM9."""
 BOM = "\ufeff"
 """Mark that some editors write before a UTF-8 text."""
 LAMMPS = ("lammps-data", "lammps-dump-text", "lammps-dump-binary")
@@ -24,7 +27,6 @@ _NOT_CONVERGED = {
     "abinit-out": rb"was not enough SCF cycles to converge",
     "aims-output": rb"(?i)self-consistency cycle (did not converge|not converged)",
     "castep-castep": rb"has not reached the groundstate",
-    "espresso-out": rb"convergence NOT achieved",
     "exciting": rb"Reached self-consistent loops maximum",
     "gamess-us-out": rb"SCF IS UNCONVERGED",
     # Link 508 is the quadratic method, which takes over when the first has failed.
@@ -33,6 +35,10 @@ _NOT_CONVERGED = {
     "nwchem-out": rb"Calculation failed to converge",
     "orca-output": rb"SCF NOT CONVERGED|(?i:not fully converged)",
 }
+# A frame of pw.x ends where the next begins, and counts if it has a result.
+_OF_PWSCF = rb"(?P<start>Program PWSCF|ATOMIC_POSITIONS)|(?P<not>convergence NOT achieved)|(?P<end>"
+_OF_PWSCF += rb"!    total energy|Forces acting on atoms|total   stress|Magnetic moment per site"
+_OF_PWSCF += rb"|End of (band structure|self-consistent) calculation)"
 _OF_VASP = {
     "vasp-out": rb"Iteration *\d+\( *(?P<loop>\d+)\)|NELM *= *(?P<most>\d+)|(?P<not>EDIFF was not)"
     rb"|(?P<end>FREE ENERGIE OF THE ION-ELECTRON SYSTEM)",
@@ -65,6 +71,15 @@ def plain_frame(frame: bytes) -> str:
     """
     number, _, rest = frame.decode().partition("\n")
     comment, newline, atoms = rest.partition("\n")
+    if QM9.match(comment.encode()):
+        known = layouts()["QM9"].labels
+        said = dict(zip(known, comment.split()[2:], strict=True))
+        labels = " ".join(
+            f"{name}={said[name]} {name}_unit={known[name].unit}"
+            for name in sorted(said, key=lambda name: name != "gap")  # init proposes the first
+        )
+        comment = f"Properties=species:S:1:pos:R:3:mulliken:R:1 {labels}"
+        atoms = atoms.replace("*^", "e")
     for found in _KEY_VALUE.finditer(comment):
         key, value = found[1], next(filter(None, found.groups()[1:]), "")
         is_list = found[0].endswith(("]", "}"))
@@ -236,8 +251,8 @@ def _content(file: Path) -> Any:
 def converged(file: Path, format: str) -> list[bool] | None:
     """Return for each structure in a file whether its SCF cycle has converged.
 
-    A step of VASP has not if it took as many loops as `NELM` allows, or says so. Files of other
-    codes are taken as a whole.
+    A step of VASP has not if it took as many loops as `NELM` allows, or says so; one of pw.x if it
+    says so. Files of other codes are taken as a whole.
 
     Parameters
     ----------
@@ -249,14 +264,23 @@ def converged(file: Path, format: str) -> list[bool] | None:
     Returns
     -------
     list or None
-        Flags of VASP's steps; False alone if another code says that a cycle has not converged;
-        None if nothing is said.
+        Flags of VASP's and pw.x's steps; False alone if another code says that a cycle has not
+        converged; None if nothing is said.
     """
     if format in _NOT_CONVERGED:
         return [False] if re.search(_NOT_CONVERGED[format], _content(file)) else None
+    flags: list[bool] = []
+    if format == "espresso-out":
+        frame: dict[str, bool] = {}
+        for found in re.finditer(_OF_PWSCF + rb"|\Z", _content(file)):
+            kind = found.lastgroup or "start"
+            if kind == "start":
+                flags += ["not" not in frame] if "end" in frame else []
+                frame = {}
+            frame[kind] = True
+        return flags or [False]
     if format not in _OF_VASP:
         return None
-    flags: list[bool] = []
     most, loops, failed = 0, 0, False
     for found in re.finditer(_OF_VASP[format], _content(file)):
         said = found.groupdict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,16 @@ from hydragnn_flow.errors import InputError
 
 # The CIF of a large cell is longer than the 128 kB that a cell may have by default.
 csv.field_size_limit(2**31 - 1)
+
+
+def _as_latin1(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+codecs.register_error("latin-1", _as_latin1)
+_ENDINGS = (".cif", ".vasp", ".poscar", ".xyz", ".extxyz")
+"""Endings that names of structure files in a table may lack."""
 
 
 class CsvSource(StructuresSection):
@@ -138,17 +148,17 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
         cells.
     """
     try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            lines = csv.reader(text, strict=True, skipinitialspace=True)
+        # What is no UTF-8 is Latin-1, of whose letters no number is made.
+        with file.open(newline="", encoding=_encoding(file), errors="latin-1") as text:
+            header = next(csv.reader(text, strict=True, skipinitialspace=True), [])
+            between = re.search("[;\t|]", header[0]) if len(header) == 1 else None
+            text.seek(0)
+            mark = between[0] if between else ","
+            lines = csv.reader(text, delimiter=mark, strict=True, skipinitialspace=True)
             header = next(lines, [])
-            if "\0" in "".join(header):
-                raise _encoded(file, "UTF-16")
-            if len(header) == 1 and (found := re.search("[;\t|]", header[0])):
-                between = {";": "semicolons", "\t": "tabs"}.get(found[0], "bars")
-                raise InputError(
-                    f"{file} has {between} between its cells; write commas there, and points in "
-                    "numbers"
-                )
+            if _is_data(header, file):
+                header = ["id", "target", *(f"target_{n}" for n in range(2, len(header)))]
+                text.seek(0)
             if twice := {name for name in header if name and header.count(name) > 1}:
                 raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
             for number, cells in enumerate(row for row in lines if row):
@@ -162,19 +172,35 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
                 if any("\0" in cell for cell in cells):
                     raise InputError(f"{where} holds a NUL; correct the row")
                 yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
-    except UnicodeDecodeError as error:
-        marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        raise _encoded(file, "UTF-16" if error.object[:2] in marks else "Latin-1") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
 
 
-def _encoded(file: Path, encoding: str) -> InputError:
-    """Return the error for a table in another encoding than UTF-8."""
-    return InputError(
-        f"{file} has another encoding than UTF-8, perhaps {encoding}; convert it: iconv -f "
-        f"{encoding} -t UTF-8"
+def _encoding(file: Path) -> str:
+    with file.open("rb") as content:
+        start = content.read(2)
+    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    return {b"\0": "utf-16-be"}.get(start[:1]) or (
+        "utf-16-le" if start[1:] == b"\0" else "utf-8-sig"
     )
+
+
+def _is_data(cells: Sequence[str], file: Path) -> bool:
+    """Return whether a first line is no header but a row: a file's name and numbers (CGCNN's)."""
+    numbers = [cell for cell in cells[1:] if re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", cell)]
+    is_row = len(cells) > 1 and len(numbers) == len(cells) - 1
+    return is_row and structure_file(file, cells[0]).is_file()
+
+
+def structure_file(table: Path, cell: str) -> Path:
+    """Return the path of the structure that a cell of a table names, perhaps without its ending."""
+    path = table.parent / cell
+    if path.is_file():
+        return path
+    path = table.parent / cell.replace("\\", "/")
+    others = (path.with_name(path.name + ending) for ending in ("", *_ENDINGS))
+    return next((other for other in others if other.is_file()), path)
 
 
 def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:
@@ -187,4 +213,4 @@ def _path(cell: str | None, file: Path) -> Path | None:
 
     ``file`` is the table, whose directory the path is relative to.
     """
-    return None if cell is None or "\n" in cell else file.parent / cell
+    return None if cell is None or "\n" in cell else structure_file(file, cell)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from hydragnn_flow.data.layouts import in_known_units
 from hydragnn_flow.data.sources.arrays import lookup
 from hydragnn_flow.data.sources.single import from_dict
 from hydragnn_flow.data.sources.structures import Found, StructureSource, StructuresSection, cut
@@ -19,13 +20,14 @@ from hydragnn_flow.errors import InputError
 
 
 class JsonSource(StructuresSection):
-    """Configuration section `data.source` for JSON files with pymatgen's structure dicts.
+    """Configuration section `data.source` for JSON files with structures as dicts.
 
-    A file has a list of records, or a table of columns, index and data. Labels and groups are keys
-    of a record, keys of its `outputs`, or dotted paths.
+    A file has a list of records, a record in each line, records by identifier, or a table of
+    columns, index and data. Labels and groups are keys of a record, keys of its `outputs`, or
+    dotted paths.
     """
 
-    reads = "lists of records or tables, with pymatgen's structure dicts"
+    reads = "records or tables, with structure dicts of pymatgen, JARVIS or OPTIMADE"
     labels = "keys of a record"
 
     structure: str = Field(default="structure", min_length=1)
@@ -59,15 +61,20 @@ class JsonRecords(StructureSource[JsonSource]):
             if not isinstance(record, dict):
                 raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
             origin = f"{file}: structure {number}"
-            structure = lookup(record, self._section.structure, origin, "structure", "structure")
-            yield Found(from_dict(structure), self._values(record))
+            key = self._section.structure
+            if key == "structure" not in record:  # as JARVIS and OPTIMADE name it
+                key = next((other for other in ("atoms", "attributes") if other in record), key)
+            structure = lookup(record, key, origin, "structure", "structure")
+            yield Found(from_dict(structure), self._values(in_known_units(record)))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return values that may be labels, by key of the record, of its `outputs`, or dotted path.
 
-        A key of the record takes precedence over one of its `outputs`.
+        OPTIMADE's `attributes` of a provider count as `outputs`. Keys of the record come first.
         """
         outputs = record.get("outputs")
+        if isinstance(of_optimade := record.get("attributes"), dict):
+            outputs = {key: one for key, one in of_optimade.items() if key.startswith("_")}
         values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
         for key in self._keys:
             if key not in values and "." in key:
@@ -91,16 +98,29 @@ def _read(file: Path) -> tuple[list[Any], int]:
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
+        if ".jsonl" in file.suffixes or ".ndjson" in file.suffixes:
+            return [json.loads(line) for line in content.splitlines() if line], len(content)
         document = json.loads(content)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
-    if isinstance(document, dict) and {"columns", "data"} <= document.keys():
-        return _records_of_table(document, file), len(content)
+    if isinstance(document, dict):
+        if {"columns", "data"} <= document.keys():
+            return _records_of_table(document, file), len(content)
+        document = document.get("data") or [*_inner(document)] or document  # OPTIMADE's, MPtrj's
     if not isinstance(document, list):
         raise InputError(
             f"{file} is neither a list of records nor a table with columns and data; convert it"
         )
     return document, len(content)
+
+
+def _inner(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the records in mappings of records by identifier, which may hold further mappings."""
+    for inner in document.values():
+        if isinstance(inner, dict) and inner.keys() & {"structure", "atoms"}:
+            yield inner
+        elif isinstance(inner, dict):
+            yield from _inner(inner)
 
 
 def _records_of_table(table: dict[str, Any], file: Path) -> list[dict[str, Any]]:

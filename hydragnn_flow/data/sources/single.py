@@ -39,7 +39,7 @@ def from_file(path: Path) -> ase.Atoms:
 
 
 def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
-    """Convert a pymatgen ``Structure`` or ``Molecule``, given as a dict, to ASE atoms.
+    """Convert a structure of pymatgen, JARVIS or OPTIMADE, given as a dict, to ASE atoms.
 
     Raises
     ------
@@ -48,6 +48,25 @@ def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
     """
     import ase
 
+    if "lattice_mat" in structure:  # JARVIS
+        symbols = [element(symbol.strip()) for symbol in structure["elements"]]
+        places = {
+            "positions" if structure["cartesian"] else "scaled_positions": structure["coords"]
+        }
+        return ase.Atoms(symbols, cell=structure["lattice_mat"], pbc=True, **places)
+    if "species_at_sites" in structure:  # OPTIMADE
+        kinds = {kind["name"]: kind for kind in structure["species"]}
+        some = [kinds[name] for name in structure["species_at_sites"]]
+        for number, kind in enumerate(some):
+            _check_occupancy(
+                [*zip(kind["chemical_symbols"], kind["concentration"], strict=True)], number
+            )
+        return ase.Atoms(
+            [element(kind["chemical_symbols"][0]) for kind in some],
+            positions=structure["cartesian_site_positions"],
+            cell=structure.get("lattice_vectors"),
+            pbc=structure.get("dimension_types") or bool(structure.get("lattice_vectors")),
+        )
     sites = structure["sites"]
     symbols = [_element(site["species"], number) for number, site in enumerate(sites)]
     lattice = structure.get("lattice")

@@ -127,6 +127,8 @@ class Files:
     inputs
         Names of the values that the networks read of each structure besides its atoms. A value that
         a table or database has elsewhere is copied to `Atoms.info`.
+    types
+        Elements of the types 1, 2, … in files of LAMMPS, as in the training data; None if unknown.
     """
 
     def __init__(
@@ -135,8 +137,9 @@ class Files:
         column: str | None = None,
         but: Collection[Path] = (),
         inputs: Sequence[str] = (),
+        types: Sequence[str] | None = None,
     ) -> None:
-        self.path = path
+        self.path, self._types = path, types
         self.is_directory = path.is_dir()
         self.passed_over: dict[str, str] = {}
         """Reason for skipping a file of the directory, or the rest of a file, by its name."""
@@ -272,7 +275,7 @@ class Files:
         if self._column is not None:
             structures = each_row(file, self._column, start, stop)
         else:
-            structures = each_structure(file, start, stop)
+            structures = each_structure(file, start, stop, self._types)
         for found in structures:
             said = {name: found.values[name] for name in self._inputs if name in found.values}
             found.atoms.info.update(said)
@@ -313,7 +316,8 @@ def open_path(
     tables = [one for one in trained_on.sources if one.get("format") == "csv"]
     is_table = path.suffix == ".csv" and tables
     column = tables[0]["structure"] if is_table else None
-    return Files(path, column, but, graph_inputs(trained_on))
+    types = {tuple(said) for one in trained_on.sources if (said := one.get("types"))}
+    return Files(path, column, but, graph_inputs(trained_on), *(types if len(types) == 1 else ()))
 
 
 def open_structures(
