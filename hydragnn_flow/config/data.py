@@ -201,7 +201,8 @@ class DataConfig(Section):
     reads blocks of many graphs."""
     suspicious: Literal["say", "refuse", "leave_out"] = "say"
     """Treatment of structures with impossible distances, labels far from all others, or copies with
-    other labels: ``say`` names the worst and trains on them, ``refuse`` stops the preparation, and
+    other labels: ``say`` names the worst, masks labels far off in training and validation if
+    `missing` is ``mask``, and trains on all else; ``refuse`` stops the preparation, and
     ``leave_out`` leaves them out of the store."""
     missing: Literal["mask", "leave_out", "refuse"] = "mask"
     """Treatment of structures that lack some of the labels: ``mask`` learns and judges the others,

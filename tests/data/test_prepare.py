@@ -556,6 +556,27 @@ def test_wrong_labels_are_told_of_and_do_not_change_the_scales(tmp_path, caplog)
         judged(tmp_path, spoil, suspicious="leave_out")
 
 
+@pytest.mark.parametrize("missing", ["mask", "leave_out"])
+def test_labels_far_off_are_masked_except_for_the_test(missing, tmp_path):
+    clean = judged(tmp_path, lambda made: None, missing=missing)
+    spoilt = {name: int(clean[name].graph_id[0]) for name in clean.splits}
+    shutil.rmtree(tmp_path / "s")
+
+    def spoil(made: list[ase.Atoms]) -> None:
+        for number in spoilt.values():
+            relabel(made[number], "energy", lambda e: e + 1e6)
+
+    store = judged(tmp_path, spoil, missing=missing)
+    for name, number in spoilt.items():
+        split = store[name]
+        masked = [int(graph.graph_id) for graph in split if not graph.energy.isfinite()]
+        assert masked == ([number] if missing == "mask" and name != "testset" else [])
+        assert all(graph.forces.isfinite().all() for graph in split)
+    assert bool(store.manifest.lacking) == (missing == "mask")
+    spread = clean.manifest.statistics.energy_per_atom_std
+    assert store.manifest.statistics.energy_per_atom_std == pytest.approx(spread, rel=0.3)
+
+
 def test_suspicious_structures_can_be_left_out(tmp_path):
     spoil = SUSPICIOUS[0][0]
     store = judged(tmp_path, spoil, suspicious="leave_out")

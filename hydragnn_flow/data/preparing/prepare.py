@@ -118,7 +118,7 @@ def use_in_place(
             "what": f"graphs {chunk.start} to {chunk.stop - 1} of {chunk.file}",
             "size": chunk.stop - chunk.start,
             "chunk": vars(chunk),
-            "doubtful": [],
+            "doubtful": {},
         }
         for chunk in chunks
     ]

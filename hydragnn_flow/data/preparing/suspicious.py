@@ -140,8 +140,8 @@ class Doubts:
 
     structures: NDArray[np.bool_]
     """True for each suspicious structure, [n_structures]."""
-    of_task: list[list[int]]
-    """Indices, within each task, of structures with a label that scales must not know."""
+    of_task: list[dict[str, list[int]]]
+    """Indices, within each task, of structures whose label is far off, by target."""
     found: dict[str, Any]
     """Number and worst of the structures, and sentences on the whole input, for the manifest; empty
     if nothing is suspicious."""
@@ -154,7 +154,8 @@ class _Check:
     excess: NDArray[Any]
     """Multiple of the limit, [n]; 0 where nothing is suspicious."""
     why: Callable[[int], str]
-    of_label: bool = False
+    target: str = ""
+    """Target of which labels are far off; empty for other checks."""
 
 
 def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatment: str) -> Doubts:
@@ -193,9 +194,12 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     found = {"structures": n, "of": len(most), "worst": worst, "all": everywhere}
     found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     check_refused(found, treatment)
-    of_label = np.array([*(check.of_label for check in checks), False])
-    labels = (excess[:, of_label] > 0).any(axis=1)
-    of_task = [np.flatnonzero(some).tolist() for some in np.split(labels, ends[:-1])]
+    of_task: list[dict[str, list[int]]] = [{} for _ in records]
+    for check in checks:
+        of_tasks = np.split(check.excess > 0, ends[:-1]) if check.target else []
+        for task, some in enumerate(of_tasks):
+            if some.any():
+                of_task[task].setdefault(check.target, []).extend(np.flatnonzero(some).tolist())
     return Doubts(most > 0, of_task, found)
 
 
@@ -274,7 +278,7 @@ def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) 
             yield _Check(
                 np.where(_beyond_a_gap(away, limit), away / limit, 0.0),
                 partial(_words, f"{name} {{:.7g}} {unit} {words}", label, away),
-                of_label=True,
+                target=name,
             )
             if "copy" in seen and "lonely" in seen:
                 apart = _differences(label, mine & (seen["lonely"] == 0), seen)

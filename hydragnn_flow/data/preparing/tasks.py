@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.data.columns import pack
+from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.divide import compositions, graph_hashes
 from hydragnn_flow.data.graphs import (
     add_encodings,
@@ -46,7 +47,7 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.pyg_graphs import box
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TEST
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest, Target
@@ -107,8 +108,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``measure``: check graphs that are used in place, and compute statistics.
 
     Graphs used in place are read from their own file, without a copy in the store. They are those
-    of the request's ``chunk``, a range within one file; the labels of those that it calls
-    ``doubtful`` do not count. ``directory`` lies in the directory of the preparation.
+    of the request's ``chunk``, a range within one file; labels of its ``doubtful``, indices by
+    target, do not count. ``directory`` lies in the directory of the preparation.
     """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
@@ -116,7 +117,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     statistics = Accumulator(manifest.targets, manifest.node_features)
     own_edges, truncation = False, Truncation()
     doubtful = np.zeros(chunk.stop - chunk.start, dtype=np.bool_)
-    doubtful[request["doubtful"]] = True
+    for some in request["doubtful"].values():
+        doubtful[some] = True
     surveys = []
     origins: list[Origin] = []
     with closing(store):  # closes its files, but keeps the index of their rows
@@ -125,8 +127,7 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             graphs = list(store[split].between(first, last))
             where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
             columns = pack(graphs, where, manifest.keys, manifest.targets)
-            some = slice(first - chunk.start, last - chunk.start)
-            statistics.update(columns, split, doubtful[some])
+            statistics.update(columns, split, doubtful[first - chunk.start : last - chunk.start])
             surveys.append(survey(columns, manifest.targets, manifest.has_atoms))
             origins += map(Origin, where, itertools.repeat(chunk.file), range(first, last))
             for graph, origin in zip(graphs, where, strict=True):
@@ -385,7 +386,8 @@ def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Run the task ``write``: copy graphs of finished reading tasks to shards of the store.
 
-    The labels of the request's ``doubtful`` graphs do not count in the statistics.
+    Labels of the request's ``doubtful``, indices within each unit by target, do not count in the
+    statistics. If labels may be masked, they become NaN, except in the test split.
     """
     units = [Path(unit) for unit in request["units"]]
     records = [_load_record(unit) for unit in units]
@@ -402,25 +404,37 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
             targets=records[0]["targets"], node_features=records[0]["node_features"]
         ),
     )
-    doubtful = np.concatenate(
-        [
-            np.isin(np.arange(len(record["hash"])), some)
-            for record, some in zip(records, request["doubtful"], strict=True)
-        ]
-    )
-    statistics = Accumulator(records[0]["targets"], records[0]["node_features"])
+    targets: dict[str, Target] = records[0]["targets"]
+    doubtful = {name: np.zeros(len(index), dtype=np.bool_) for name in targets}
+    first = np.cumsum([0, *(len(record["hash"]) for record in records)])
+    for start, by_target in zip(first, request["doubtful"], strict=False):
+        for name, some in by_target.items():
+            doubtful[name][start + np.array(some)] = True
+    masks = DataConfig(**request["config"]).missing == "mask"
+    distrusted = np.any([*doubtful.values()], axis=0) & (not masks)
+    statistics = Accumulator(targets, records[0]["node_features"])
     with closing(DiskReader(index)) as disk, series:
         for name in request["splits"]:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
                 if len(graphs):
-                    columns = disk.columns(graphs)
+                    columns = dict(disk.columns(graphs))
+                    for target, wrong in doubtful.items() if masks and name != TEST else ():
+                        if wrong[graphs].any():
+                            columns[target] = _without(columns[target], wrong[graphs])
                     series.append(name, columns)
-                    if doubtful.any():
-                        statistics.update(columns, name, doubtful[graphs])
+                    if distrusted.any():
+                        statistics.update(columns, name, distrusted[graphs])
         content = series.close()
-    return {"content": replace(content, statistics=statistics) if doubtful.any() else content}
+    return {"content": replace(content, statistics=statistics) if distrusted.any() else content}
+
+
+def _without(column: Column, wrong: NDArray[np.bool_]) -> Column:
+    """Return the column of a target with NaN for the labels of the graphs that are ``wrong``."""
+    values = column.values.copy()
+    values[np.repeat(wrong, column.counts)] = np.nan
+    return replace(column, values=values)
 
 
 _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {
