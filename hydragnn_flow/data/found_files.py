@@ -34,6 +34,8 @@ _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst"
 _BY_HAND = {".pt": "pyg", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
 """Formats, by file suffix, whose configuration needs keys that the files do not show."""
 _STORE, _SHEET = "hydragnn", "spreadsheet"
+_STRANGE = "ase: unknown arrays"
+"""Kind of HDF5 files of no known layout, such as the weights of a network."""
 _INPUTS = {"vasp", "vasp-xdatcar", "cif", "aims", "espresso-in", "gaussian-in", "gen", "eon"}
 _INPUTS |= {"castep-cell", "lammps-data", "nwchem-in", "abinit-in", "onetep-in", "octopus-in"}
 """ASE's names of formats without labels, whose files lie beside the results of programs."""
@@ -72,9 +74,11 @@ def find_source(path: Path) -> Files:
         return _stored(path, [])
     directory = path if path.is_dir() else path.parent
     kinds = _kinds(_entries(directory) if path.is_dir() else [path])
-    if path.is_dir() and kinds.keys() <= {""}:  # perhaps folders of runs or of splits
+    if path.is_dir() and kinds.keys() <= {"", _STRANGE}:  # perhaps folders of runs or of splits
         kinds = _kinds(_entries(directory, deep=True))
     skipped = kinds.pop("", [])
+    if len(kinds) > 1:
+        skipped += kinds.pop(_STRANGE, [])
     tables: dict[Path, tuple[str, bool]] = {}
     faults: dict[Path, InputError] = {}
     for file in kinds.get("csv", ()):
@@ -215,6 +219,8 @@ def _kind(entry: Path) -> str:
         is_log = format == "espresso-out" and b"PWSCF" not in _start(entry)
     except (UnknownFormat, OSError, EOFError):
         return ""
+    if format == "hdf5" and not is_layout(entry):
+        return _STRANGE
     return "" if is_log else f"ase: {format}"
 
 

@@ -125,19 +125,22 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         name = _plain(key)
         if name in _NO_LABELS or (not wanted and _IDS.search(name)):
             continue
-        classes = (
-            ()
-            if wanted or _NO_CLASSES.search(name)
-            else _classes([one.values.get(key) for one in structures])
-        )
-        if classes:
-            found.append(Label(_name(key), key, "graph", len(classes), "", True, classes))
+        given = [one for one in structures if not is_missing(one.values.get(key))]
+        some = len(given) < len(structures)
+        words = [] if wanted or _NO_CLASSES.search(name) else [one.values[key] for one in given]
+        if classes := _classes(words):
+            known = [None if is_missing(one.values.get(key)) else one for one in structures]
+            lacking = _lacking(structures, key, known) if some else ""
+            if 2 * len(given) < len(structures):
+                unusable[key] = lacking
+            else:
+                label = Label(_name(key), key, "graph", len(classes), "", True, classes, lacking)
+                found.append(label)
             continue
         labels = [_label(one, key) for one in structures]
         values = [value for value in labels if value is not None]
         if not wanted and _is_counter(name, values):
             continue
-        given = [one for one in structures if not is_missing(one.values.get(key))]
         if len({value.ndim for value in values}) == 1 and len(values) < len(given):
             # A shape that fits both levels has that of the other structures.
             labels = [_label(one, key, _level_by(values[0].ndim)) for one in structures]
@@ -160,10 +163,10 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
         elif not others and dim <= 9:
             doubtful = level == "graph" and _is_doubtful(np.stack(values))
             by_name = key in LEVELS or key in given[0].levels
-            lacking = len(given) < len(structures) and _lacking(structures, key, labels)
+            lacking = _lacking(structures, key, labels) if some else ""
             say_level = not by_name and np.ndim(given[0].values[key]) > 0
             label = Label(_name(key), key, level, dim, _unit(key, units), doubtful)
-            found.append(replace(label, lacking=lacking or "", say_level=say_level))
+            found.append(replace(label, lacking=lacking, say_level=say_level))
     if any(label.key == "energy" for label in found):
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)
@@ -179,7 +182,7 @@ def _classes(values: Sequence[Any]) -> tuple[str, ...]:
 
     Each word occurs twice or more.
     """
-    if any(value is None or np.ndim(value) for value in values):
+    if any(np.ndim(value) for value in values):
         return ()
     counts = Counter(map(class_key, values))
     names = {class_key(value): str(value).strip() for value in values}
@@ -187,7 +190,7 @@ def _classes(values: Sequence[Any]) -> tuple[str, ...]:
     if names.keys() == {"0", "1"}:
         return tuple(words[key].lower() if key in words else key for key in ("0", "1"))
     few = 2 <= len(names) <= 10 and min(counts.values()) > 1 and len(words) == len(names)
-    return tuple(sorted(names.values())) if few and "nan" not in names else ()
+    return tuple(sorted(names.values())) if few else ()
 
 
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*([deDE][-+]?\d+)?\s*")
@@ -203,9 +206,7 @@ def _fits(quantity: str, level: Level, dim: int) -> bool:
     return level == meaning.level and dim in meaning.dims
 
 
-def _lacking(
-    structures: Sequence[Found], key: str, labels: Sequence[NDArray[np.float64] | None]
-) -> str:
+def _lacking(structures: Sequence[Found], key: str, labels: Sequence[object]) -> str:
     """Return in words how many structures have a label, and what the first without it has."""
     first = next(number for number, label in enumerate(labels) if label is None)
     value = structures[first].values.get(key)

@@ -18,6 +18,7 @@ from hydragnn_flow.data.found_files import Files, find_source
 from hydragnn_flow.data.found_labels import Label, find_labels
 from hydragnn_flow.data.graphs import atoms_to_graph, longest_edge, truncation_of
 from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.sources.arrays import CONFIG_WEIGHT, MissingLabel, weight_in
 from hydragnn_flow.data.sources.file_names import (
     FilesSection,
     files_by_role,
@@ -100,9 +101,8 @@ def look(path: Path) -> Finding:
             f"{unused}); add a CSV table with a column of file names and a column of numbers for "
             "each label"
         )
-    weights = {one.values.get("config_weight") for one in structures}  # MACE's
-    if len(weights) > 1 and None not in weights and "weight" in kind.model_fields:
-        files = replace(files, source={**files.source, "weight": "config_weight"})
+    if "weight" in kind.model_fields and len(_weights(structures, path)) > 1:
+        files = replace(files, source={**files.source, "weight": CONFIG_WEIGHT})
     numbers = [len(one.atoms) for one in structures]
     elements = sorted({z for one in structures for z in one.atoms.numbers.tolist()})
     return Finding(
@@ -116,6 +116,16 @@ def look(path: Path) -> Finding:
         have_cells=all(one.atoms.pbc.all() and one.atoms.cell.rank == 3 for one in structures),
         radius=_radius(structures),
     )
+
+
+def _weights(structures: Sequence[Found], path: Path) -> set[float]:
+    """Return all weights above 0 that MACE's key gives the structures."""
+    weights = set()
+    for number, one in enumerate(structures):
+        with suppress(MissingLabel):
+            origin = f"{path}: number {number} of the structures looked at"
+            weights.add(weight_in(one.values, CONFIG_WEIGHT, origin).item())
+    return weights
 
 
 def _radius(structures: Sequence[Found]) -> float:

@@ -3,12 +3,15 @@
 import copy
 import importlib.util
 import json
+from itertools import islice
 
+import ase.io
 import numpy as np
 import pytest
 import yaml
 from console_cases import Console
-from layout_cases import CASES, crystals
+from layout_cases import CASES, crystals, write_pwscf
+from source_cases import config
 
 from hydragnn_flow import load_config
 from hydragnn_flow.campaign.setup.first_config import first_config, write_config
@@ -60,6 +63,31 @@ def test_a_layout_is_found_and_read(name, tmp_path):
     assert {name: one.unit for name, one in manifest.targets.items()} == {
         one.name: one.unit for one in targets
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [("JARVIS", ["JVASP-0", "JVASP-1"]), ("MPtrj", ["mp-0-0-0", "mp-0-0-1"])],
+)
+def test_records_keep_their_names(name, ids, tmp_path):
+    source = open_source(first(name, tmp_path)[0].data, 0)
+    assert [record.id for record in islice(source.read(source.chunks()[0]), 2)] == ids
+
+
+def test_origins_count_steps_that_are_left_out(tmp_path):
+    for name in ("a.out", "b.out"):
+        write_pwscf(tmp_path / name, copy.deepcopy(crystals(30)), unconverged=[0, 1, 7])
+    section = {"format": "ase", "train": "*.out", "targets": {"energy": "eV"}}
+    store = prepare_store(config(tmp_path, **section), 5.0, None, 0, tmp_path / "a.gs")
+    energies = [one.get_potential_energy() for one in crystals(30)]
+    numbers = []
+    for split in map(store.__getitem__, store.splits):
+        places = split.origins_of(np.arange(len(split)))
+        for graph, file, frame in zip(split, places["file"], places["frame"], strict=True):
+            same = ase.io.read(file, frame, format="espresso-out").get_potential_energy()
+            assert float(graph.energy) == pytest.approx(same) == energies[frame]
+        numbers += split.graph_id.tolist()
+    assert sorted(numbers) == list(range(54))
 
 
 @pytest.mark.slow

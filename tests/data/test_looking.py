@@ -12,6 +12,7 @@ from source_cases import (
     FORMATS,
     WITHOUT_FORCES,
     cif,
+    config,
     frames,
     write_extxyz,
     write_path_table,
@@ -22,6 +23,7 @@ from hydragnn_flow.config.sources import TargetConfig, good_names
 from hydragnn_flow.data import atoms_to_graph, write_store
 from hydragnn_flow.data.found_labels import find_labels
 from hydragnn_flow.data.looking import look
+from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -64,9 +66,13 @@ def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path
     structures = [bulk("Cu", cubic=True, a=size * (1 + n / 100)) * (2, 1, 1) for n in range(5)]
     for n, atoms in enumerate(structures):
         atoms.info["gap"] = n / 10
-        atoms.info["config_weight"] = 1.0 + n % 2
+        atoms.info |= {"config_weight": 2.0} if n % 2 else {}
     write_extxyz(tmp_path / "a.xyz", structures)
-    assert look(tmp_path).source["weight"] == "config_weight"
+    section = {**look(tmp_path).source, "targets": {"gap": "eV"}}
+    assert section["weight"] == "config_weight"
+    source = open_source(config(tmp_path, **section), 0)
+    read = [one for chunk in source.chunks() for one in source.read(chunk)]
+    assert [one.keys["loss_weight"].item() for one in read] == [1.0, 2.0, 1.0, 2.0, 1.0]
     radius = look(tmp_path).radius
     assert least <= radius <= most
     graphs = [atoms_to_graph(atoms, radius, None) for atoms in structures]
@@ -117,6 +123,11 @@ XYZ = "1\ngap=1.5\nCu 0 0 0\n"
         ({"1.cif": CIF, "l.csv": "file,gap\n1.CIF,0.5\n"}, r"'1\.CIF', .* but '1\.cif' is; write"),
         ({"1.cif": CIF, "l.xlsx": "PK"}, r"l\.xlsx: a spreadsheet is not read; save it as CSV"),
         ({"a.npz": "PK"}, "format voronoi, whose keys"),
+        ({"a.h5": "PK"}, r"a\.h5 cannot be read"),
+        (
+            {"a.xyz": XYZ.replace("gap", 'config_weight="1 2" gap')},
+            r"number 0 of .* the weight \[1 2\], which is no .*; correct config_weight",
+        ),
         ({"type.raw": "0"}, r"type_map\.raw is missing; write the elements"),
         (
             {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n"},
@@ -166,13 +177,15 @@ def test_logs_inputs_and_second_copies_of_a_calculation_are_no_data(tmp_path):
         (tmp_path / run).mkdir()
         write_vasprun(tmp_path / run / "vasprun.xml", frames(1))
         write(tmp_path / run / "POSCAR", bulk("Cu"), format="vasp")
-        for name in ("OUTCAR", "INCAR", "vasp.out"):
+        for name in ("OUTCAR", "INCAR", "vasp.out", "weights.h5"):
             (tmp_path / run / name).write_text("running on 4 cores\n")
     found = look(tmp_path)
     assert found.source == {"format": "ase", "train": "*/vasprun.xml"} and found.sizes == {
         "train": 2
     }
-    assert set(found.skipped) == {f"{n} (2)" for n in ("POSCAR", "OUTCAR", "INCAR", "vasp.out")}
+    assert set(found.skipped) == {
+        f"{n} (2)" for n in ("POSCAR", "OUTCAR", "INCAR", "vasp.out", "weights.h5")
+    }
 
 
 def test_structures_that_a_table_names_are_no_second_format(tmp_path):
@@ -238,11 +251,15 @@ def test_counters_and_identifiers_are_no_labels(keys, values):
         ("phase", ["fcc", "fcc", "hcp", None], None),
         ("formula", ["CuAu", "CuAg", "CuAg", "CuAu"], None),
         ("metal", [0, 2, 2, 0], ()),
+        ("metal", [0, None, 1, "n/a"], ("0", "1")),
+        ("metal", [None, False, True], ("false", "true")),
+        ("metal", [0, None, 1, None, None], None),
     ],
 )
 def test_few_words_and_flags_are_classes(key, values, classes):
     labels, _ = find_labels([Found(bulk("Cu"), {key: value}) for value in values])
     assert [label.classes for label in labels] == ([] if classes is None else [classes])
+    assert all(bool(label.lacking) == (None in values) for label in labels)
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,7 @@ def test_steps_whose_scf_has_not_converged_are_left_out(tmp_path, caplog):
     (tmp_path / "other" / "OUTCAR").write_text(bad)
     found = read_train(tmp_path, format="ase", train="vasprun.xml", targets=UNITS)
     assert [one.targets["energy"].item() for one in found] == [*energies[:2], energies[3]]
+    assert [one.origin[-11:] for one in found] == [f"structure {n}" for n in (0, 1, 3)]
     found = read_train(tmp_path, format="ase", train="**/OUTCAR", targets=UNITS)
     assert [one.targets["energy"].item() for one in found] == energies[:2]
     assert "not converged: 6 structures (files: 2), most" in caplog.text

@@ -328,7 +328,8 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 series.add(_ALL, graph, record.origin)
                 roles.append(chunk.role)
                 groups.append(record.group)
-                frame = record.index - chunk.first
+                counted = record.index - chunk.first
+                frame = counted if record.frame is None else record.frame
                 origins.append(Origin(record.origin, chunk.file, frame, record.id))
                 data_sets.append(chunk.data_set)
         unlabelled: list[str] = [*getattr(source, "unlabelled", ()), *incomplete]

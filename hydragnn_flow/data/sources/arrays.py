@@ -26,6 +26,9 @@ Arrays = Mapping[str, NDArray[Any]]
 ATOMIC_NUMBER = "atomic_number"
 """Name of the node feature that is the chemical element."""
 
+CONFIG_WEIGHT = "config_weight"
+"""MACE's key of a structure's weight, 1 where it is missing."""
+
 
 class MissingLabel(InputError):
     """Error of a structure without a label, or of weight 0, which is left out."""
@@ -264,7 +267,20 @@ def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.fl
     return np.array([row], dtype=np.float32)
 
 
-def weight_of(value: Any, origin: str) -> NDArray[np.float32]:
+def weight_in(values: Mapping[str, Any], key: str, origin: str) -> NDArray[np.float32]:
+    """Return a structure's weight under ``key``, float32 [1, 1]; 1 if MACE's is missing.
+
+    Raises
+    ------
+    MissingLabel, InputError
+        If another is missing, and in the cases of :func:`weight_of`.
+    """
+    if key == CONFIG_WEIGHT and values.get(key) is None:
+        return weight_of(1, origin)
+    return weight_of(lookup(values, key, origin, "weight", "weight"), origin, key)
+
+
+def weight_of(value: Any, origin: str, key: str = WEIGHT) -> NDArray[np.float32]:
     """Return a structure's weight in the training loss, float32 [1, 1].
 
     Raises
@@ -283,7 +299,7 @@ def weight_of(value: Any, origin: str) -> NDArray[np.float32]:
     if not 0 < weight < math.inf:
         raise InputError(
             f"{origin} has the weight {str(value)[:40]}, which is no finite number from 0 on; "
-            "correct it"
+            f"correct {key}"
         )
     return np.array([[weight]], dtype=np.float32)
 
@@ -477,8 +493,8 @@ class LabelCheck:
             atoms, or in the cases of :meth:`check`.
         """
         labels, lacking = {}, ""
-        if str(values.get("config_weight")) in ("0", "0.0"):
-            raise MissingLabel(f"{origin} has config_weight = 0")
+        if str(values.get(CONFIG_WEIGHT)) in ("0", "0.0"):
+            raise MissingLabel(f"{origin} has {CONFIG_WEIGHT} = 0")
         for name, target in self._targets.items():
             key = target.key or name
             if reason := _missing(values, name, key, origin):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from io import StringIO
-from itertools import compress, islice
+from itertools import compress, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -200,6 +200,11 @@ class AseFiles(StructureSource[AseSource]):
         if flags is None:
             return _structures(file, start, stop, self._section.types)
         return islice(compress(_structures(file, 0, None), flags), start, stop)
+
+    def places(self, file: Path, start: int, stop: int) -> Iterable[int]:
+        flags = self._flags(file)
+        whole = super().places(file, start, stop)
+        return whole if flags is None else islice(compress(count(), flags), start, stop)
 
     def _warn(self, files: Sequence[Path]) -> None:
         """Warn of structures that are left out of ``files``, once for each file."""

@@ -83,6 +83,8 @@ class Record:
     """Name of the structure in its file, if it has one there."""
     lacking: str = ""
     """Sentence that says why a label is missing; empty if none is."""
+    frame: int | None = None
+    """Index in the file; None if it is ``index``, counted from the file's first structure."""
 
     def masked(self, targets: Mapping[str, Target]) -> Record:
         """Return the record with a label of each of the targets, NaN where it is missing."""

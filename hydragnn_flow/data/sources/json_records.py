@@ -116,9 +116,9 @@ def _read(file: Path) -> tuple[list[Any], int]:
 
 def _inner(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the records in mappings of records by identifier, which may hold further mappings."""
-    for inner in document.values():
+    for key, inner in document.items():
         if isinstance(inner, dict) and inner.keys() & {"structure", "atoms"}:
-            yield inner
+            yield {"id": key, **inner}
         elif isinstance(inner, dict):
             yield from _inner(inner)
 

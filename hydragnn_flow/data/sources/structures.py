@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from numbers import Integral
@@ -21,7 +21,7 @@ from hydragnn_flow.data.sources.arrays import (
     MissingLabel,
     graph_attr,
     lookup,
-    weight_of,
+    weight_in,
 )
 from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
@@ -32,7 +32,7 @@ from hydragnn_flow.errors import InputError
 if TYPE_CHECKING:
     import ase
 
-NAMES = ("id", "material_id", "structure_id", "identifier", "name")
+NAMES = ("id", "material_id", "structure_id", "identifier", "name", "jid", "mp_id")
 """Keys under which files and `Atoms.info` may have the name of a structure; the first found is
 used."""
 
@@ -126,6 +126,10 @@ class StructureSource(Generic[AnySection]):
         """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``."""
         yield self.structure(file)
 
+    def places(self, file: Path, start: int, stop: int) -> Iterable[int]:
+        """Return the indices in the file of structures [start, stop) of those that are read."""
+        return range(start, stop)
+
     def structure(self, file: Path) -> Found:
         """Read the only structure of a file."""
         raise NotImplementedError(f"{type(self).__name__} has neither structure nor structures")
@@ -215,19 +219,19 @@ class StructureSource(Generic[AnySection]):
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
         structures = self.structures(file, start, stop)
-        for number in range(start, stop):
-            origin = f"{file}: structure {number}"
+        for number, frame in enumerate(self.places(file, start, stop), first + start):
+            origin = f"{file}: structure {frame}"
             with readable(origin):
                 found = next(structures, None)
             if found is None:
                 return
             try:
-                yield self._record(found, origin, first + number)
+                yield self._record(found, origin, number, frame)
             except MissingLabel as error:
                 self.unlabelled.append(str(error))
                 yield None
 
-    def _record(self, found: Found, origin: str, index: int) -> Record:
+    def _record(self, found: Found, origin: str, index: int, frame: int) -> Record:
         name = name_of(found.values)
         origin = named(origin, name)
         names = (ATOMIC_NUMBER,) if found.nodes is None else found.nodes.names
@@ -245,8 +249,7 @@ class StructureSource(Generic[AnySection]):
             group = str(lookup(found.values, group, origin, "group", "group"))
         keys: dict[str, NDArray[Any]] = {}
         if weight is not None:
-            value = lookup(found.values, weight, origin, "weight", "weight")
-            keys[WEIGHT] = weight_of(value, origin)
+            keys[WEIGHT] = weight_in(found.values, weight, origin)
         if attributes:
             for one in attributes:
                 lookup(found.values, one, origin, "input", "graph_attr")
@@ -255,7 +258,7 @@ class StructureSource(Generic[AnySection]):
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        own = found.nodes, keys, name, lacking
+        own = found.nodes, keys, name, lacking, frame
         return Record(found.atoms, targets, origin, index, group, *own)
 
 
