@@ -293,7 +293,10 @@ class SearchConfig(Section):
             if not self.space[name].contains(value):
                 yield f": {name} = {value!r} is not in its domain; correct it or space.{name}"
             for other, allowed in self.space[name].when.items():
-                if other in values and values[other] not in allowed:
+                if other not in values:
+                    words = " or ".join(map(str, allowed))
+                    yield f": {name} exists only while {other} is {words}; add {other}"
+                elif values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
         if not all(self.space[name].contains(value) for name, value in values.items()):
             return
