@@ -136,7 +136,7 @@ class SearchConfig(Section):
     ``trials`` does not include these trials."""
     enqueue: tuple[dict[str, Scalar], ...] = ()
     """Configurations to try first, as mappings from paths of ``space`` to values. The sampler
-    chooses the other parameters."""
+    chooses the other parameters, but not those by which one of them exists."""
     callbacks: tuple[str, ...] = ()
     """Functions of your own, as ``module:function``, called as Optuna's callbacks with the study
     and the trial after each trial that has ended. One may enqueue trials."""

@@ -116,6 +116,7 @@ def test_a_search_that_is_opened_again_is_where_it_was_committed(path):
     search.ask()
     search.report(4, 0, came_to(0.2))
     assert path.read_bytes() == written
+    search._storage.unlock()  # or the next waits for the killed one
     assert read_trials(path.parent) == open_search(path, seed=2**32 - 1).records == records
     again = open_search(path)
     assert (again.asked, again.states, again.best) == about
@@ -176,6 +177,7 @@ def test_a_study_begins_with_what_is_enqueued(path):
     search.commit()
     again = open_search(path, config)  # not a second time
     assert [again.ask().parameters.items() >= wanted.items() for _ in range(3)].count(True) < 3
+    again.commit()
     more = {"Architecture.mpnn_type": "PNA"}
     search = open_search(path, config.model_copy(update={"enqueue": (wanted, more)}))
     assert search.ask().parameters["Architecture.mpnn_type"] == "PNA"
