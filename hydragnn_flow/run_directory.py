@@ -16,7 +16,8 @@ import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
-from hydragnn_flow.config.base import validate
+from hydragnn_flow.config.base import validate, without_removed
+from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.origins import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SELECTION, SUMMARY
@@ -141,7 +142,7 @@ class RunDirectory:
             }
         else:
             return  # its driver was stopped before it did anything
-        self._check_same(_with_defaults(before), config, free)
+        self._check_same(before, config, free)
 
     def check_objective(self, config: ObjectiveConfig) -> None:
         """Check that a configuration may continue the run of a user's function in this directory.
@@ -155,7 +156,6 @@ class RunDirectory:
             run.
         """
         if before := self._before(config):
-            before = _with_defaults(before, ObjectiveConfig)
             self._check_same(before, config, {"search.trials", "search.warm_start"})
 
     def _before(self, config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
@@ -182,7 +182,8 @@ class RunDirectory:
         self, before: dict[str, Any], config: RunConfig | ObjectiveConfig, free: set[str]
     ) -> None:
         """Raise InputError if a configuration differs from ``before`` in a key outside ``free``."""
-        difference = _first_difference(before, _resolved(config), "", free)
+        after = _resolved(config)
+        difference = _first_difference(_with_defaults(before, type(config), after), after, "", free)
         if difference is not None:
             raise InputError(
                 f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
@@ -203,7 +204,9 @@ class RunDirectory:
         )
 
     def config(self) -> RunConfig:
-        """Read the campaign's configuration from `run.yaml`.
+        """Read the campaign's configuration from `run.yaml`, to look at the run.
+
+        Keys and values that this version of the package no longer has are left out.
 
         Raises
         ------
@@ -217,7 +220,9 @@ class RunDirectory:
                 f"{path}: search.objective: the run of a function has no networks to report on; "
                 f"look at its trials.csv"
             )
-        known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+        known = without_removed(RunConfig, _known(values, RunConfig))
+        if isinstance(network := known.get("network"), dict):
+            known["network"] = without_removed(NetworkConfig, network)
         config: RunConfig = validate(RunConfig, known, path)
         return config
 
@@ -469,15 +474,27 @@ def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
     return values
 
 
+def _known(values: dict[str, Any], kind: type[RunConfig | ObjectiveConfig]) -> dict[str, Any]:
+    return {key: values[key] for key in kind.model_fields if key in values}
+
+
 def _with_defaults(
-    recorded: dict[str, Any], kind: type[RunConfig | ObjectiveConfig] = RunConfig
+    recorded: dict[str, Any], kind: type[RunConfig | ObjectiveConfig], after: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a recorded configuration with the defaults of keys that it does not have."""
+    """Return a recorded configuration with the defaults of keys that it does not have.
+
+    If this version of the package cannot read it, they have the values of ``after``.
+    """
     try:
-        known = {key: recorded[key] for key in kind.model_fields if key in recorded}
-        return _resolved(kind.model_validate(known))
-    except ValueError:  # this version cannot read the configuration, so it differs
-        return recorded
+        return _resolved(kind.model_validate(_known(recorded, kind)))
+    except ValueError:
+        return _laid_over(after, recorded)
+
+
+def _laid_over(under: Any, over: Any) -> Any:
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    return under | {key: _laid_over(under.get(key), value) for key, value in over.items()}
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:

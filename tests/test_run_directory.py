@@ -308,3 +308,32 @@ def test_defaults_of_keys_that_are_gone_differ_in_nothing(tmp_path, memory):
         values["search"]["failures"]["lost"] = "record"
         file.write_text(yaml.safe_dump(values))
         assert "failures" in refusal(partial(check, config))
+
+
+GONE = [
+    ("search.rungs", "promotion"),
+    ("search.patience", {"epochs": 2}),
+    ("search.budget", {"steps": None, "samples": None, "seconds": 60}),
+    ("ensemble.strategy", "best_of_each_type"),
+    ("network.Training.Scheduler", {"type": "one_cycle", "warmup_epochs": 1}),
+    ("network.Training.ddp", {"comm_hook": "bf16"}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), GONE)
+def test_a_run_with_what_is_gone_can_be_looked_at_but_not_continued(directory, key, value):
+    """The key that differs is named, and none that only has a default since then."""
+    file = directory.path / "run.yaml"
+    values = yaml.safe_load(file.read_text())
+    del values["data"]["mode"], values["ensemble"]["bootstrap"]
+    *path, last = key.split(".")
+    place = values
+    for name in path:
+        place = place[name]
+    place[last] = value
+    file.write_text(yaml.safe_dump(values))
+    directory.summary.parent.mkdir()
+    directory.summary.touch()
+    assert directory.config() == CONFIG or key == "network.Training.ddp"
+    assert directory.config().network_with({})
+    assert f"({key}" in refusal(lambda: directory.check(CONFIG))

@@ -398,10 +398,11 @@ class TrialPhase:
         if went_on:
             return self.search.go_on(number, rung, outcome.objectives[0])
         verdict = self.search.report(number, rung, outcome)
+        rule = search.rungs if search.pruner is None else search.pruner["type"]
         _logger.info(
             "trial %d, rung %d: %s by the rule '%s': %s = %.6g after %d epochs",
-            *(number, rung, verdict.replace("_", " "), self.context.config.search.rungs),
-            *(self.context.config.search.objectives[0], outcome.objectives[0]),
+            *(number, rung, verdict.replace("_", " "), rule),
+            *(search.objectives[0], outcome.objectives[0]),
             results[-1].to_epoch,
         )
         if verdict in ("stops", "complete"):

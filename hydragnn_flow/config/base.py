@@ -11,7 +11,7 @@ import reprlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -110,6 +110,34 @@ def check_keys(section: type[Section], values: Any) -> Any:
             if isinstance(value, int) and abs(value) > 2**53:
                 raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
     return values
+
+
+def without_removed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section's recorded values without the keys and values that were removed since.
+
+    A section inside that may be left out, and is not valid without them, is left out.
+    """
+    kept = {}
+    for key, value in values.items():
+        if key in section.removed or f"{key}: {value}" in section.removed:
+            continue
+        field = section.model_fields.get(key)
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        kind = next((k for k in kinds if isinstance(k, type(Section))), None)
+        if kind is not None and isinstance(value, dict):
+            before, value = value, without_removed(kind, value)
+            if value != before and type(None) in kinds and not _is_valid(kind, value):
+                continue
+        kept[key] = value
+    return kept
+
+
+def _is_valid(section: type[Section], values: Mapping[str, Any]) -> bool:
+    try:
+        section.model_validate(values)
+    except ValidationError:
+        return False
+    return True
 
 
 def _is_off(value: Any) -> bool:

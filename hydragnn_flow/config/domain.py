@@ -104,11 +104,11 @@ class Parameter(Section):
         """Return True if a value is in the domain of the parameter."""
         if self.choices is not None:
             return any(_same(value, choice) for choice in self.choices)
-        kinds = int if self.int is not None else (int, float)
-        if self.bounds is None or isinstance(value, bool) or not isinstance(value, kinds):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if self.bounds is None or not is_number:
             return False
         low, high = self.bounds
-        if not low <= value <= high:
+        if not low <= value <= high or (self.int is not None and value % 1):
             return False
         steps = 0.0 if self.step is None else (value - low) / self.step
         return isclose(steps, round(steps), abs_tol=1e-8)

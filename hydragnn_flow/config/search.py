@@ -136,7 +136,7 @@ class SearchConfig(Section):
     ``trials`` does not include these trials."""
     enqueue: tuple[dict[str, Scalar], ...] = ()
     """Configurations to try first, as mappings from paths of ``space`` to values. The sampler
-    chooses the other parameters."""
+    chooses the other parameters, but not those by which one of them exists."""
     callbacks: tuple[str, ...] = ()
     """Functions of your own, as ``module:function``, called as Optuna's callbacks with the study
     and the trial after each trial that has ended. One may enqueue trials."""
@@ -293,7 +293,10 @@ class SearchConfig(Section):
             if not self.space[name].contains(value):
                 yield f": {name} = {value!r} is not in its domain; correct it or space.{name}"
             for other, allowed in self.space[name].when.items():
-                if other in values and values[other] not in allowed:
+                if other not in values:
+                    words = " or ".join(map(str, allowed))
+                    yield f": {name} exists only while {other} is {words}; add {other}"
+                elif values[other] not in allowed:
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
         if not all(self.space[name].contains(value) for name, value in values.items()):
             return

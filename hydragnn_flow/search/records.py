@@ -23,7 +23,8 @@ REASON = "reason"
 FIXED = "fixed_params"
 """System attribute in which Optuna keeps the parameters of an enqueued trial."""
 ORIGIN = "origin"
-"""User attribute of a trial from another study: path of that study and number of the trial."""
+"""User attribute of a trial that the study did not start: path of its study and its number there.
+`another program` stands for a program that added it."""
 PASSED = "passed"
 """User attribute of a trial: the last rung from which it continued, counted from 0."""
 
@@ -94,12 +95,15 @@ class Outcome:
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return those of a study's Optuna trials that the study itself has started.
 
-    Trials of earlier studies, and enqueued ones that have not started, are left out.
+    Trials of earlier studies and other programs, and enqueued ones that have not started or are
+    wrong, are left out.
     """
     return [
         trial
         for trial in trials
-        if ORIGIN not in trial.user_attrs and trial.state != TrialState.WAITING
+        if ORIGIN not in trial.user_attrs
+        and trial.state != TrialState.WAITING
+        and (trial.params or trial.state != TrialState.FAIL or FIXED not in trial.system_attrs)
     ]
 
 

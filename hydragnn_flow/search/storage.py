@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ import msgspec
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages import JournalStorage
-from optuna.storages.journal import BaseJournalBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileSymlinkLock
 from optuna.storages.journal import _storage as journal
 from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
@@ -25,7 +24,7 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.plain_files import from_json
-from hydragnn_flow.search.records import TrialRecord, own, record_of
+from hydragnn_flow.search.records import ORIGIN, TrialRecord, own, record_of
 
 STUDY = "search"
 """Name of the study in a run's journal."""
@@ -58,6 +57,15 @@ def _decoded(line: bytes) -> dict[str, Any]:
     return record
 
 
+def _of_another(line: bytes) -> dict[str, Any]:
+    """Decode another program's line; a trial that it adds, not enqueued, is marked as its own."""
+    record = _decoded(line)
+    is_creation = record["op_code"] == JournalOperation.CREATE_TRIAL
+    if is_creation and record.get("state") != TrialState.WAITING:
+        record["user_attrs"] = {ORIGIN: "another program", **record.get("user_attrs", {})}
+    return record
+
+
 class GroupCommitBackend(BaseJournalBackend):
     """Optuna journal backend that reads its file once and appends records to it in groups.
 
@@ -78,7 +86,7 @@ class GroupCommitBackend(BaseJournalBackend):
         self.none_waiting: set[int] = set()
         """Ids of studies that are known to have no enqueued trial."""
         self._file, self._end = AppendOnly(path), end_of(path)
-        self._lock, self._has_lock = path.with_name(f"{path.name}.lock"), False
+        self._lock, self._has_lock = JournalFileSymlinkLock(str(path.absolute())), False
         self._crc, self._ended, self._place = 0, b"", 0
         # Read first: a driver that continues deletes it before it appends.
         with suppress(FileNotFoundError), open_regular(self._end) as file:
@@ -111,7 +119,8 @@ class GroupCommitBackend(BaseJournalBackend):
                 if crc != self._crc:
                     raise ValueError("it is not what was written after the line before it")
                 has_end |= self._ended == b"%d\n" % self._crc
-            yield _decoded(line)
+            # A journal without any checksum is that of another study.
+            yield _of_another(line) if crc is None and self._crc else _decoded(line)
         if not has_end:
             raise InputError(
                 f"{self.path}: line {self.line} is not the last one by {self._end.name}, and no "
@@ -147,31 +156,20 @@ class GroupCommitBackend(BaseJournalBackend):
                 self._pending.append(log if is_creation else line)
         self._unread = [*self._unread, *logs]
 
-    def lock(self, seconds: float = 3.0) -> bool:
-        """Take Optuna's lock of the journal; return False if it is held already.
-
-        Others hold it for one append, so after some ``seconds`` they must have been killed.
-        """
-        give_up = time.monotonic() + seconds
-        while not self._has_lock:
-            try:
-                self._lock.symlink_to(self.path.absolute())
-                self._has_lock = True
-                return True
-            except FileExistsError:
-                if time.monotonic() > give_up:
-                    self._lock.unlink(missing_ok=True)
-                time.sleep(0.01)
-            except OSError:  # a full disk, which the commit will name, or one without links
-                return True
-        return False
+    def lock(self) -> bool:
+        """Take Optuna's lock of the journal; return False if it is held already."""
+        if self._has_lock:
+            return False
+        with suppress(OSError):  # a full disk, which the commit will name, or one without links
+            self._has_lock = self._lock.acquire()
+        return True
 
     def unlock(self) -> None:
         """Release Optuna's lock of the journal, if it is held."""
         if self._has_lock:
             self._has_lock = False
-            with suppress(OSError):  # others take it after a while
-                self._lock.unlink()
+            with suppress(RuntimeError):  # others took it after its grace period
+                self._lock.release()
 
     def look(self) -> None:
         """Read what other programs have appended to the journal since it was last read.
@@ -185,7 +183,7 @@ class GroupCommitBackend(BaseJournalBackend):
         """
         self._unread = unread = [*self._unread]
         with _damage_named(self):
-            unread += (_decoded(line) for line, _, crc in self._lines() if crc is None)
+            unread += (_of_another(line) for line, _, crc in self._lines() if crc is None)
         creates = any(log["op_code"] == JournalOperation.CREATE_TRIAL for log in unread)
         if creates and self._created:
             raise CampaignStopped(

@@ -45,7 +45,6 @@ from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 _logger = logging.getLogger(__name__)
 BEGUN = "begun"
 """User attribute of a study: names of its objectives, set once all earlier trials were added."""
-_ENQUEUED = "the enqueued configuration"
 LIMITS = "limits"
 """User attribute of a study: limit of each constraint, from which excesses of trials count."""
 
@@ -238,9 +237,9 @@ class Search:
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
         """Best value of the first objective reported so far."""
-        for trial in own(trials):
-            self._restore(trial)
         self._complete(trials)
+        for trial in own(self._study.get_trials(deepcopy=False)):
+            self._restore(trial)
 
     def _open(self, parameters: Callable[[Values], int] | None) -> optuna.Study:
         study = None
@@ -272,13 +271,18 @@ class Search:
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any] | None:
         """Return the parameters of a new trial; None if its enqueued ones are wrong and it fails.
 
-        Optuna would sample what is enqueued outside of the space.
+        Optuna would sample what is enqueued outside of the space. Such a trial does not count.
         """
-        enqueued = self._storage.get_trial(trial._trial_id).system_attrs.get(FIXED)
-        if enqueued and (wrong := next(self.config.wrong_enqueued(enqueued), None)):
-            self.fail(trial.number, f"{_ENQUEUED}{wrong}")
-            return None
-        return suggest(trial, self.config.space)
+        identity = trial._trial_id
+        enqueued = self._storage.get_trial(identity).system_attrs.get(FIXED)
+        wrong = None if enqueued is None else next(self.config.wrong_enqueued(enqueued), None)
+        if wrong is None:
+            return suggest(trial, self.config.space)
+        reason = f"the enqueued configuration{wrong}"
+        tell(_logger, "trial %d has failed: %s", trial.number, reason)
+        self._storage.set_trial_user_attr(identity, REASON, reason)
+        self._storage.set_trial_state_values(identity, TrialState.FAIL)
+        return None
 
     def _restore(self, trial: FrozenTrial) -> None:
         self._count[WORDS[trial.state]] += 1
@@ -311,13 +315,13 @@ class Search:
         """Return the record of a new trial, with the parameter values that were enqueued or drawn.
 
         Trials that another program has enqueued are read first. One that does not fit the search
-        fails, with the reason.
+        fails, with the reason, and is not counted.
         """
         while True:
             self._storage.begin()
             trial = self._study.ask()
-            self._count["running"] += 1
             if (values := self._suggest(trial)) is not None:
+                self._count["running"] += 1
                 return TrialRecord(trial.number, "running", values, None)
 
     def record(self, number: int) -> TrialRecord:
@@ -390,12 +394,10 @@ class Search:
         if ended:
             self._storage.commit()  # what they have enqueued
 
-    def _enqueue(self, params: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
-        """Enqueue a trial for a callback, as ``Study.enqueue_trial``, if it is in the space."""
-        if wrong := next(self.config.wrong_enqueued(params), None):
-            raise InputError(f"{_ENQUEUED}{wrong}")
+    def _enqueue(self, *arguments: Any, **options: Any) -> None:
+        """Enqueue a trial for a callback, as ``Study.enqueue_trial``."""
         self._storage.begin()
-        optuna.Study.enqueue_trial(self._study, dict(params), *arguments, **options)
+        optuna.Study.enqueue_trial(self._study, *arguments, **options)
 
     def close(self) -> None:
         """Write the last changes of the study to disk, and end the sampler's process, if any."""

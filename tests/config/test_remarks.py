@@ -31,6 +31,10 @@ def test_keys_that_nothing_reads_are_named(loaded):
     unread = ((*ARCHITECTURE, "num_spherical"), 5)
     (said,) = loaded(unread, ((*TRAINING, "patience"), 3)).remarks()
     assert said.endswith(" reads: Architecture.num_spherical, Training.patience")
+    zero = ((*TRAINING, "Optimizer", "use_zero_redundancy"), True)
+    assert loaded(zero).remarks() == []
+    (said,) = loaded(zero, ((*TRAINING, "sharding"), {"strategy": "NO_SHARD"})).remarks()
+    assert said.endswith(" reads: Training.Optimizer.use_zero_redundancy")
     # One trial that reads a key is enough.
     types = {"Architecture.mpnn_type": {"choices": ["EGNN", "DimeNet"]}}
     assert loaded(unread, (("search", "space"), types)).remarks() == []

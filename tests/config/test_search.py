@@ -36,7 +36,6 @@ GOOD = [
     {"pruner": {"type": "PatientPruner", "patience": 2, "wrapped_pruner": {"type": "NopPruner"}}},
     {"pruner": {"type": "PercentilePruner", "percentile": 25.0, "n_startup_trials": 3}},
     {"enqueue": [{WIDTH: 16}, {TYPE: "SchNet", "Architecture.num_gaussians": 9, RATE: 0.005}]},
-    {"enqueue": [{"Architecture.num_gaussians": 9}]},  # the type is left to the sampler
 ]
 
 

@@ -95,16 +95,6 @@ def test_enqueued_values_stay_and_an_interrupted_suggestion_is_completed_within_
     assert all(rule.holds(resumed) for rule in config.rules)
 
 
-def test_an_enqueued_value_counts_when_its_condition_comes_to_hold():
-    rules = ["depth * 8 < width", "width > 100 or kind == 'deep'"]
-    config = search(where=rules, enqueue=[{"net.depth": 11}])
-    for seed in range(12):
-        study = optuna.create_study(sampler=sampler_of(config, seed))
-        study.enqueue_trial({"net.depth": 11})
-        (values,) = run(config, study, 1)
-        assert values.get("net.depth", 11) == 11
-
-
 def test_linked_rules_are_met_by_many_different_trials():
     names = "abc"
     space = {name: {"int": [1, 40]} for name in names} | {"rate": {"float": [1e-4, 1.0]}}

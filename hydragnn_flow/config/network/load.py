@@ -219,6 +219,8 @@ class NetworkConfig(Section):
         }
         if training.is_sharded:
             sections["ddp"] = None
+        else:
+            sections["Optimizer"] = _reset(training.Optimizer, ["use_zero_redundancy"])
         return self.model_copy(
             update={
                 "Architecture": _reset(self.Architecture, self._unread),
@@ -238,6 +240,8 @@ class NetworkConfig(Section):
                 unread |= {f"{place}.{key}" for key in _unread(section) & section.model_fields_set}
         if training.is_sharded and training.ddp is not None:
             unread |= {f"Training.ddp.{key}" for key in training.ddp.model_fields_set}
+        if training.Optimizer.use_zero_redundancy and not training.is_sharded:
+            unread.add("Training.Optimizer.use_zero_redundancy")
         return unread
 
     @property
