@@ -245,6 +245,31 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
         EnsembleCalculator(ensemble)
 
 
+def test_classes_keep_their_temperature_if_one_data_set_is_calibrated(tmp_path):
+    """Other targets are calibrated; classes alone have nothing to fit."""
+    targets = {name: TARGETS[name] for name in ("kind", "size")}
+    for seed, name in enumerate("ab"):
+        ase.io.write(tmp_path / f"{name}.xyz", structures(60, seed))
+    source = data_of(tmp_path, targets)["source"]
+    sources = [{**source, "name": name, "train": f"{name}.xyz"} for name in "ab"]
+    data = {"sources": sources, "split": {"val": 0.2, "test": 0.2}, "path": str(tmp_path)}
+    store = prepare_store(DataConfig.model_validate(data), 4.0, None, 0, tmp_path / "s.gs")
+    heads = [{"type": f"branch-{k}", "architecture": HEADS["graph"]} for k in (0, 1)]
+    asked = {"output_names": [*targets], "type": ["graph", "graph"]}
+    network = {"Architecture": {"output_heads": {"graph": heads}}, "Variables_of_interest": asked}
+    network = {name: {**of, **network.get(name, {})} for name, of in NETWORK.items()}
+    run = untrained_ensemble(tmp_path / "run", store, network=network, data=data)
+    before, said = Ensemble.load(run).calibrations, []
+    labelled = structures(40, seed=8)
+    assert recalibrate(run, labelled, data_set="a", say=said.append) == {"size": 40}
+    assert said == ["kind: classes have no calibration of a data set, and keep theirs"]
+    assert Ensemble.load(run).calibrations["kind"] == before["kind"]
+    for atoms in labelled:
+        del atoms.info["size"]
+    with pytest.raises(InputError, match=r"labels of classes only \(kind\).*leave the data set"):
+        recalibrate(run, labelled, data_set="a")
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_the_temperature_of_overconfident_probabilities_is_found(temperature):
     rng = np.random.default_rng(0)

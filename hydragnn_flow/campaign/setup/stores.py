@@ -95,8 +95,8 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Return the number of validation graphs by which each epoch of a run is judged.
 
     By default it is the number of all validation graphs. With a `search.budget` it is the number
-    of graphs that an epoch trains on, at least 1,000. It is 1 if no objective is a prediction
-    error, and never more than the split has.
+    of graphs that an epoch trains on, at least 1,000. If no objective is a prediction error it is
+    1, or as many as surely have a label. It is never more than the split has.
 
     Parameters
     ----------
@@ -110,7 +110,9 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     if isinstance(asked, int):
         return min(asked, there)
     if asked == "auto" and not config.search.judges_errors:
-        return min(1, there)  # the error is not used
+        # The error is not used, but of a label: so many have one of the target with the most.
+        lacking = manifest.lacking.get(VALIDATION, {})
+        return min(1 + min(lacking.get(name, 0) for name in _learnt(config, manifest)), there)
     if asked == "all" or budget is None:
         return there
     unit, size = budget
@@ -130,7 +132,7 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
     """
     split, coverage = calibration_split(store), config.members.coverage
     lacking = store.manifest.lacking.get(split.name, {})
-    target = max(_learnt(config, store), key=lambda name: lacking.get(name, 0))
+    target = max(_learnt(config, store.manifest), key=lambda name: lacking.get(name, 0))
     there, needed = len(split) - lacking.get(target, 0), needed_for_coverage(coverage)
     if there >= needed:
         return
@@ -157,11 +159,10 @@ def _check_judged(config: RunConfig, store: GraphStore) -> None:
     """
     split, n = store[VALIDATION], graphs_judged(config, store.manifest)
     some, data_sets = judged_by(split, (n, config.seed)), store.manifest.data_sets
-    if some is split:
+    if some is split or not config.search.judges_errors:
         return
-    if config.search.judges_errors:
-        tell(_logger, "epochs are judged by %d of %d validation structures", n, len(split))
-    for name in _learnt(config, store) & store.manifest.lacking.get(VALIDATION, {}).keys():
+    tell(_logger, "epochs are judged by %d of %d validation structures", n, len(split))
+    for name in _learnt(config, store.manifest) & store.manifest.lacking.get(VALIDATION, {}).keys():
         target = store.manifest.targets[name]
         for branch in sorted(_labelled(split, name, target) - _labelled(some, name, target)):
             of = f" of data set {data_sets[branch]}" if branch in data_sets else ""
@@ -178,9 +179,9 @@ def _labelled(split: Split, name: str, target: Target) -> set[int]:
     return set(target.rows_of(branch, split.n_atoms)[known].tolist())
 
 
-def _learnt(config: RunConfig, store: GraphStore) -> set[str]:
+def _learnt(config: RunConfig, manifest: Manifest) -> set[str]:
     """Return the targets that the networks of a run learn."""
-    return {term.target for term in terms_of(config.network_with({}), store.manifest)}
+    return {term.target for term in terms_of(config.network_with({}), manifest)}
 
 
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:
