@@ -29,6 +29,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import tempered
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.errors import errors_frame
+from hydragnn_flow.report.html import model_card
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.fused import FusedTrainer
 from hydragnn_flow.training.measures.losses import Counts, Loss
@@ -236,6 +237,8 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
     assert frame.loc["AUC", "kind Brier score"] and not frame.loc["AUC", "size [Å]"]
     assert "%" not in frame.loc["80 % interval holds", "kind Brier score"]
     ensemble.at(0.5)  # classes have no intervals that would lack structures
+    assert "| kind | probability | structure | light, noble, magnetic |" in model_card(run, "out")
+    assert ()
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     assert recalibrate(copy, structures(40, seed=8))["kind"] == 40
