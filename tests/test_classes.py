@@ -238,7 +238,6 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
     assert "%" not in frame.loc["80 % interval holds", "kind Brier score"]
     ensemble.at(0.5)  # classes have no intervals that would lack structures
     assert "| kind | probability | structure | light, noble, magnetic |" in model_card(run, "out")
-    assert ()
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     assert recalibrate(copy, structures(40, seed=8))["kind"] == 40
