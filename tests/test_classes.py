@@ -29,6 +29,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import tempered
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.errors import errors_frame
+from hydragnn_flow.report.html import model_card
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.fused import FusedTrainer
 from hydragnn_flow.training.measures.losses import Counts, Loss
@@ -236,6 +237,7 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
     assert frame.loc["AUC", "kind Brier score"] and not frame.loc["AUC", "size [Å]"]
     assert "%" not in frame.loc["80 % interval holds", "kind Brier score"]
     ensemble.at(0.5)  # classes have no intervals that would lack structures
+    assert "| kind | probability | structure | light, noble, magnetic |" in model_card(run, "out")
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     assert recalibrate(copy, structures(40, seed=8))["kind"] == 40
@@ -243,6 +245,31 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
     assert changed != ensemble.calibrations["kind"].temperature
     with pytest.raises(InputError, match="no interatomic potential"):
         EnsembleCalculator(ensemble)
+
+
+def test_classes_keep_their_temperature_if_one_data_set_is_calibrated(tmp_path):
+    """Other targets are calibrated; classes alone have nothing to fit."""
+    targets = {name: TARGETS[name] for name in ("kind", "size")}
+    for seed, name in enumerate("ab"):
+        ase.io.write(tmp_path / f"{name}.xyz", structures(60, seed))
+    source = data_of(tmp_path, targets)["source"]
+    sources = [{**source, "name": name, "train": f"{name}.xyz"} for name in "ab"]
+    data = {"sources": sources, "split": {"val": 0.2, "test": 0.2}, "path": str(tmp_path)}
+    store = prepare_store(DataConfig.model_validate(data), 4.0, None, 0, tmp_path / "s.gs")
+    heads = [{"type": f"branch-{k}", "architecture": HEADS["graph"]} for k in (0, 1)]
+    asked = {"output_names": [*targets], "type": ["graph", "graph"]}
+    network = {"Architecture": {"output_heads": {"graph": heads}}, "Variables_of_interest": asked}
+    network = {name: {**of, **network.get(name, {})} for name, of in NETWORK.items()}
+    run = untrained_ensemble(tmp_path / "run", store, network=network, data=data)
+    before, said = Ensemble.load(run).calibrations, []
+    labelled = structures(40, seed=8)
+    assert recalibrate(run, labelled, data_set="a", say=said.append) == {"size": 40}
+    assert said == ["kind: classes have no calibration of a data set, and keep theirs"]
+    assert Ensemble.load(run).calibrations["kind"] == before["kind"]
+    for atoms in labelled:
+        del atoms.info["size"]
+    with pytest.raises(InputError, match=r"labels of classes only \(kind\).*leave the data set"):
+        recalibrate(run, labelled, data_set="a")
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

@@ -115,8 +115,8 @@ class SearchConfig(Section):
     through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
     """Number of structures of the validation split that are used after each epoch. ``auto`` uses
-    all of them, but with a ``budget`` as many as an epoch trains on and at least 1,000, and 1 if no
-    objective is a loss or an error."""
+    all of them, but with a ``budget`` as many as an epoch trains on and at least 1,000, and few if
+    no objective is a loss or an error."""
     min_epochs: int = Field(default=2, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged."""
     reduction_factor: int = Field(default=3, ge=2)

@@ -48,6 +48,24 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
     return branch
 
 
+def sum_by(values: Tensor, number: Tensor | None, count: int) -> Tensor:
+    """Sum all components of rows by branch or data set, ``[count]`` float64.
+
+    Parameters
+    ----------
+    values
+        Values of the rows, [n_rows, dim].
+    number
+        Index of each row's branch or data set, [n_rows]; None if there is only one.
+    count
+        Number of branches or data sets.
+    """
+    if number is None:
+        return values.sum().double()[None]
+    sums = torch.zeros(count, dtype=torch.float64, device=values.device)
+    return sums.index_add(0, number, values.sum(dim=1).double())
+
+
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
     """Return for each graph or atom the output of its own branch (heads of one data set), [n, d].
 

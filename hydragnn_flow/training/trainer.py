@@ -401,19 +401,19 @@ class Trainer:
             Collector that gets the outputs of this rank.
         """
         counts = Counts(len(split), int(split.n_atoms.sum()))
-        n_terms, shape = len(self.loss.terms), self.metrics.shape
-        sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
+        n_losses = math.prod(self.loss.shape)
+        size = n_losses + math.prod(self.metrics.shape)
+        sums = torch.zeros(size, dtype=torch.float64, device=self.device)
         with closing(self._in_order(model, split, before_batch)) as found:
             for batch, outputs in found:
                 if batch is not None:
-                    sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
-                    sums[n_terms:] += self.metrics.sums(outputs, batch).flatten()
+                    sums[:n_losses] += self.loss.sums(outputs, batch).flatten()
+                    sums[n_losses:] += self.metrics.sums(outputs, batch).flatten()
                 if keep is not None:
                     keep.add(outputs)
         sums = self.world.sum(sums)
-        errors = sums[n_terms:].view(shape)
-        loss = self.loss.judged(sums[:n_terms], self.metrics.labelled(errors), counts)
-        return loss, self.metrics.means(errors)
+        loss = self.loss.judged(sums[:n_losses].view(self.loss.shape), counts)
+        return loss, self.metrics.means(sums[n_losses:].view(self.metrics.shape))
 
     def _in_order(
         self, model: nn.Module, split: Split, before_batch: Callable[[], None]

@@ -8,13 +8,16 @@ from phase_cases import FakePool, run, task_of, trained
 from rich.console import Console
 
 from hydragnn_flow.campaign.members import MemberPhase, select_trials
+from hydragnn_flow.campaign.setup import stores
 from hydragnn_flow.campaign.setup.stores import checked_store, graphs_judged
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
+from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.runner import run_segment
 
 
@@ -72,6 +75,23 @@ def test_judging_costs_no_more_than_training(campaign, store, search, judged):
     sizes = manifest.splits | {"valset": SplitSize(graphs=10**6, atoms=10**7, edges=10**8)}
     assert graphs_judged(config, manifest.model_copy(update={"splits": sizes})) == judged
     assert graphs_judged(config, manifest) == min(judged, 12)
+
+
+def test_structures_that_judge_have_a_label_of_every_target(campaign, store, tmp_path):
+    splits = {name: list(store[name]) for name in store.splits}
+    for graph in splits["valset"][1:]:
+        graph.forces[:] = float("nan")
+    masked = write_store(tmp_path / "s", splits, targets=store.manifest.targets, cutoff=4.0)
+    few = campaign(validation_samples=1).config
+    some = judged_by(store["valset"], (1, few.seed)).target("energy")
+    assert some != store["valset"].target("energy")[0]  # the one with forces is not drawn
+    with pytest.raises(InputError, match=r"the 1 val.* label of forces.*validation_samples"):
+        stores._check_judged(few, masked)
+    stores._check_judged(campaign(validation_samples="all").config, masked)
+    costs = campaign(objectives=["seconds"]).config
+    assert graphs_judged(costs, masked.manifest) == 1  # all have an energy
+    energies = {"valset": {"energy": 5, "forces": 3}}
+    assert graphs_judged(costs, store.manifest.model_copy(update={"lacking": energies})) == 4
 
 
 def estimated(context, batch_size, until):

@@ -177,14 +177,18 @@ def test_few_structures_for_validation_are_not_all_that_calibrates(tmp_path):
         ({}, {"val": 0.1}, "valset has 3; raise its fraction in data.split"),
         ({"val": 3, "calibration": 2}, {}, "calibrationset has 2; give more of them"),
         ({"val": 3}, {"calibration": 0.1}, "calibrationset has 3; raise its fraction"),
+        ({"val": 12}, {}, "valset has 2 with a label of forces; draw some by data.split"),
     ],
 )
 def test_too_few_to_calibrate_on_have_a_remedy_that_helps(sets, split, remedy, tmp_path):
     sizes = {"train": 30, **sets}
     for seed, (role, n) in enumerate(sizes.items()):
-        write_extxyz(tmp_path / f"{role}.xyz", frames(n, seed))
+        made = frames(n, seed)
+        for atoms in made[2:] if n == 12 else []:
+            del atoms.calc.results["forces"]
+        write_extxyz(tmp_path / f"{role}.xyz", made)
     files = {role: f"{role}.xyz" for role in sizes}
-    source = {"format": "ase", **files, "targets": {"energy": "eV"}}
+    source = {"format": "ase", **files, "targets": {"energy": "eV", "forces": "eV/Å"}}
     values = {"source": source, "path": tmp_path, "split": {"test": 0.2, **split}}
     data = DataConfig.model_validate(values)
     store = prepare_store(data, 5.0, 20, 0, tmp_path / "store.gs")

@@ -597,7 +597,7 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
     store = judged(tmp_path, unlabelled, missing="leave_out")
     (said,) = store.manifest.provenance["suspicious"]["all"]
     assert re.match(
-        r"2 of 60 structures have no label, or weight 0, and are left out, the first: .*a\.xyz",
+        r"2 of 60 structures lack a label, or have weight 0, and are left out, the first: .*a\.xyz",
         said,
     )
     assert sum(split.graphs for split in store.manifest.splits.values()) == 58
@@ -610,7 +610,9 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
             judged(tmp_path, unlabelled, **other)
         shutil.rmtree(tmp_path / "s", ignore_errors=True)
     (tmp_path / "most").mkdir()
-    with pytest.raises(InputError, match="or weight 0, which are most: "):
+    with pytest.raises(
+        InputError, match=r"51 of 60 .* most, the first: .*9 has no label 'energy'.* mask"
+    ):
         judged(
             tmp_path / "most",
             lambda made: [one.calc.results.pop("energy") for one in made[9:]],
@@ -644,6 +646,9 @@ def test_missing_labels_are_masked_and_the_rest_counts(tmp_path):
         tmp_path / "used", config.model_copy(update={"in_place": True}), cutoff=5.0
     ).manifest
     assert copied.lacking == used.lacking == lacking
+    strict = config.model_copy(update={"in_place": True, "missing": "refuse"})
+    with pytest.raises(InputError, match=r"set data\.missing to mask$"):
+        prepare(tmp_path / "strict", strict, cutoff=5.0)
     assert copied.statistics == used.statistics == store.manifest.statistics
     with pytest.raises(InputError, match=r"no label of .*masked; correct it, or set data\.missing"):
         judged(tmp_path, lacking_some, missing="refuse")
@@ -662,6 +667,8 @@ def test_weights_are_stored_and_0_leaves_out(tmp_path):
     assert weights.shape == (len(train), 1) and set(weights.ravel()) == {1.0, 2.0, 3.0}
     share = store.manifest.statistics.targets["energy"].share
     assert share == pytest.approx(weights.mean())
+    shutil.rmtree(tmp_path / "s")
+    assert judged(tmp_path, weigh, source=weighted, missing="refuse").manifest.splits
     assert sum(split.graphs for split in store.manifest.splits.values()) == 45
     shutil.rmtree(tmp_path / "s")
     for value in (-1.0, "heavy"):

@@ -50,10 +50,15 @@ def test_means_stay_and_intervals_hold_the_new_data(run, structures):
     assert Ensemble.load(run).calibrations == before.calibrations
 
 
-def test_a_target_without_labels_keeps_its_calibration(run, structures):
+@pytest.mark.parametrize(
+    ("few", "why"), [(0, "no structure has a label: forces"), (3, "there are 3 .* at least 4")]
+)
+def test_a_target_with_too_few_labels_keeps_its_calibration(run, structures, few, why):
     before = Ensemble.load(run)
-    for atoms in structures:
+    for number, atoms in enumerate(structures):
         atoms.info["energy"] = atoms.get_potential_energy()
+        if number < few:
+            atoms.arrays["forces"] = atoms.get_forces()
         atoms.calc = None
     said: list[str] = []
     assert recalibrate(run, structures, say=said.append) == {"energy": 9}

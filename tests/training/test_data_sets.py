@@ -9,7 +9,7 @@ from segment_cases import make_spec, network_with
 from test_criterion import summed
 
 from hydragnn_flow.config import DataConfig, load_network
-from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
@@ -103,6 +103,26 @@ def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_
     share = float((of_branch == 0).double().mean())
     assert means(0) == pytest.approx(share, rel=1e-5)
     assert means(1) == pytest.approx(1 - share, rel=1e-5)
+
+
+def test_labels_that_are_missing_weigh_the_same_in_training_and_in_judging(store, tmp_path):
+    """A data set with labels of one structure in four counts in both as if all had one."""
+    splits = {name: list(store[name]) for name in store.splits}
+    for graphs in splits.values():
+        of_far = [graph for graph in graphs if int(graph.dataset_name)]
+        for number, graph in enumerate(of_far):
+            if number % 4:
+                graph.forces[:] = torch.nan
+    masked = write_store(tmp_path / "s.gs", splits, targets=store.manifest.targets, cutoff=4.0)
+    loss = Loss(load_network(network()), masked.manifest)
+    batch = masked["trainset"].batch(range(len(masked["trainset"])))
+    counts = Counts(batch.num_graphs, batch.num_nodes)
+    for wrong in (0, 1):
+        rows = (batch.dataset_name.view(-1) == wrong)[batch.batch][:, None]
+        forces = batch.forces.nan_to_num().double() + rows
+        outputs = {"energy": batch.energy.double().view(-1, 1), "forces": forces}
+        trained = loss.total(loss.term_means(outputs, batch, counts)).item()
+        assert loss.judged(loss.sums(outputs, batch), counts) == pytest.approx(trained, rel=1e-6)
 
 
 def test_a_branch_without_structures_to_train_on_has_those_of_all_sizes(store):

@@ -98,10 +98,11 @@ def test_the_loss_is_that_of_the_labels_that_are_there(stored, key, function):
     means = loss.term_means(outputs, batch, counts)
     loss.of_rank(means, World()).backward()
     there = [number for number in range(batch.num_graphs) if number % 3]
-    some, of_some = whole(store, there)
+    some, _ = whole(store, there)
     rows = torch.isin(batch.batch, torch.tensor(there))
     kept = {name: o[rows if name == "forces" else there] for name, o in outputs.items()}
-    expected = loss.term_means(kept, some, of_some, judging=True)
+    losses, labels, _ = loss.sums(kept, some)
+    expected = (losses / labels)[:, 0]
     place = [term.target for term in loss.terms].index(key)
     torch.testing.assert_close(means[place], expected[place])
     assert all(values.grad.isfinite().all() for values in outputs.values())
@@ -135,13 +136,19 @@ def test_nothing_missing_changes_nothing(tmp_path, stored):
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
-def test_a_weight_of_two_is_the_structure_twice(tmp_path, stored):
+@pytest.mark.parametrize("shape", [(1, 1), (1,)])
+def test_a_weight_of_two_is_the_structure_twice(tmp_path, stored, shape):
+    def shaped(name, graphs):
+        for graph in weighted(name, graphs):
+            graph[WEIGHT] = graph[WEIGHT].reshape(shape)
+        return graphs
+
     def twice(name, graphs):
         return [*graphs, graphs[0].clone(), graphs[4].clone()] if name == "trainset" else graphs
 
     found = []
-    once = trainer_of(tmp_path, stored(weighted), 2, **WITH_STRESS)
-    for store in (stored(weighted), stored(twice)):
+    once = trainer_of(tmp_path, stored(shaped), 2, **WITH_STRESS)
+    for store in (stored(shaped), stored(twice)):
         once.loss = Loss(once.spec.network, store.manifest)
         once.loss._scales = [torch.ones_like(scale) for scale in once.loss._scales]
         batch, counts = whole(store)
@@ -157,15 +164,12 @@ def test_errors_and_losses_of_an_epoch_are_those_of_known_labels(tmp_path, store
     there = [number for number in range(len(val)) if number % 3]
     loss, errors = judged(trainer)
     everyone, known = val.batch(range(len(val))), val.batch(there)
-    of_batch = [Counts(batch.num_graphs, batch.num_nodes) for batch in (everyone, known)]
     with torch.no_grad(), trainer.averaged() as model:
         outputs = [model(everyone), model(known)]
     expected = (outputs[1]["stress"] - known.stress).abs().mean()
     assert errors["stress_mae"] == pytest.approx(float(expected), rel=1e-6)
-    means, of_known = (
-        trainer.loss.term_means(found, batch, counts, judging=True)
-        for found, batch, counts in zip(outputs, (everyone, known), of_batch, strict=True)
-    )
+    sums = [trainer.loss.sums(*of) for of in zip(outputs, (everyone, known), strict=True)]
+    means, of_known = ((losses / of_all)[:, 0] for losses, _, of_all in sums)
     place = [term.target for term in trainer.loss.terms].index("stress")
     means[place] = of_known[place]
     assert loss == pytest.approx(float(trainer.loss.total(means)), rel=1e-6)

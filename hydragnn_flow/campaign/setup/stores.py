@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
@@ -17,8 +18,9 @@ from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore, Manifest, prepare_store
 from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, masked_labels, truncated, unseen
+from hydragnn_flow.data.reading.split import Split
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
-from hydragnn_flow.data.store.manifest import SplitSize
+from hydragnn_flow.data.store.manifest import SplitSize, Target
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.calibration import calibration_split
 from hydragnn_flow.errors import InputError
@@ -26,8 +28,9 @@ from hydragnn_flow.execution import Site
 from hydragnn_flow.log import View, tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import EpochPlan, Sampling, SegmentSpec, Start, StoreAccess
+from hydragnn_flow.training.measures.losses import terms_of
 from hydragnn_flow.training.plan.batching import Budget, graphs_kept
-from hydragnn_flow.training.plan.sampling import drawn_size, shares_of
+from hydragnn_flow.training.plan.sampling import drawn_size, judged_by, shares_of
 
 _logger = logging.getLogger(__name__)
 
@@ -77,14 +80,12 @@ def checked_store(
     told = [*left_out(store), *masked_labels(store.manifest.lacking)]
     for sentence in [*told, *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
-    if config.ensemble is not None:
-        _check_calibration(config, store)
     _check_budget(base, store)
     _check_sampling(config, store)
-    there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
-    if judged < there and config.search.judges_errors:
-        tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
     _check_model(base, store, config.data.sampling)
+    if config.ensemble is not None:
+        _check_calibration(config, store)
+    _check_judged(config, store)
     if config.start_from is not None:
         check_start(config.start_from, base, store)
     return store
@@ -94,8 +95,8 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Return the number of validation graphs by which each epoch of a run is judged.
 
     By default it is the number of all validation graphs. With a `search.budget` it is the number
-    of graphs that an epoch trains on, at least 1,000. It is 1 if no objective is a prediction
-    error, and never more than the split has.
+    of graphs that an epoch trains on, at least 1,000. If no objective is a prediction error it is
+    1, or as many as surely have a label. It is never more than the split has.
 
     Parameters
     ----------
@@ -109,7 +110,9 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     if isinstance(asked, int):
         return min(asked, there)
     if asked == "auto" and not config.search.judges_errors:
-        return min(1, there)  # the error is not used
+        # The error is not used, but of a label: so many have one of the target with the most.
+        lacking = manifest.lacking.get(VALIDATION, {})
+        return min(1 + min(lacking.get(name, 0) for name in _learnt(config, manifest)), there)
     if asked == "all" or budget is None:
         return there
     unit, size = budget
@@ -123,20 +126,62 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
 
 
 def _check_calibration(config: RunConfig, store: GraphStore) -> None:
-    """Raise an error if the split for calibration is too small for `ensemble.coverage`."""
+    """Raise an error if too few structures of the split for calibration have a label of a target.
+
+    The coverage of intervals, `ensemble.coverage`, decides how many are needed.
+    """
     split, coverage = calibration_split(store), config.members.coverage
-    if len(split) >= (needed := needed_for_coverage(coverage)):
+    lacking = store.manifest.lacking.get(split.name, {})
+    target = max(_learnt(config, store.manifest), key=lambda name: lacking.get(name, 0))
+    there, needed = len(split) - lacking.get(target, 0), needed_for_coverage(coverage)
+    if there >= needed:
         return
     drawn = config.data.split
     if split.name == CALIBRATION:
         is_drawn, remedy = drawn.calibration is not None, "give more of them"
     else:
         is_drawn, remedy = drawn.val is not None, "draw some by data.split.calibration"
+    of_target = f" with a label of {target}" if target in lacking else ""
     raise InputError(
         f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures to "
-        f"calibrate on, and {split.name} has {len(split)}; "
+        f"calibrate on, and {split.name} has {there}{of_target}; "
         f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
     )
+
+
+def _check_judged(config: RunConfig, store: GraphStore) -> None:
+    """Tell the user how many validation structures judge epochs, if not all.
+
+    Raises
+    ------
+    InputError
+        If these have no label of a target, in a data set of which others have one.
+    """
+    split, n = store[VALIDATION], graphs_judged(config, store.manifest)
+    some, data_sets = judged_by(split, (n, config.seed)), store.manifest.data_sets
+    if some is split or not config.search.judges_errors:
+        return
+    tell(_logger, "epochs are judged by %d of %d validation structures", n, len(split))
+    for name in _learnt(config, store.manifest) & store.manifest.lacking.get(VALIDATION, {}).keys():
+        target = store.manifest.targets[name]
+        for branch in sorted(_labelled(split, name, target) - _labelled(some, name, target)):
+            of = f" of data set {data_sets[branch]}" if branch in data_sets else ""
+            raise InputError(
+                f"{config.name}: the {n} validation structures that judge epochs have no label of "
+                f"{name}{of}, but others have; raise search.validation_samples, or write all"
+            )
+
+
+def _labelled(split: Split, name: str, target: Target) -> set[int]:
+    """Return the branches of graphs with a label of a target; 0 if graphs name no branch."""
+    branch = np.zeros(len(split), np.int64) if split.branch is None else split.branch
+    known = np.isfinite(split.target(name)).any(axis=1)
+    return set(target.rows_of(branch, split.n_atoms)[known].tolist())
+
+
+def _learnt(config: RunConfig, manifest: Manifest) -> set[str]:
+    """Return the targets that the networks of a run learn."""
+    return {term.target for term in terms_of(config.network_with({}), manifest)}
 
 
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:

@@ -256,7 +256,9 @@ def prepare_store(
             if _size(chunks) <= _FEW:
                 preparation = replace(preparation, workers=None)
             units, records = _read(preparation, chunks)
-            _check_complete(config, records[0]["unlabelled"])
+            without_weight = ("has the weight 0", "has config_weight = 0")
+            lacking = [s for s in records[0]["unlabelled"] if not s.endswith(without_weight)]
+            _check_complete(config, lacking)
             _check_alike(records)
             doubts = judge(units, records, config.suspicious)
             leave = doubts.structures & (config.suspicious == "leave_out")
@@ -324,8 +326,9 @@ def _references(config: DataConfig) -> list[Any]:
 def _check_complete(config: DataConfig, lacking: Sequence[str]) -> None:
     """Raise InputError if labels are missing and the value of `data.missing` is refuse."""
     if lacking and config.missing == "refuse":
+        other = "mask" if config.in_place else "mask or leave_out"
         raise InputError(
-            f"{lacking[0].partition(';')[0]}; correct it, or set data.missing to mask or leave_out"
+            f"{lacking[0].partition(';')[0]}; correct it, or set data.missing to {other}"
         )
 
 

@@ -207,9 +207,13 @@ def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lacking = [said for record in records for said in record.get("unlabelled", ())]
     n = len(lacking) + sum(len(record["survey"]["atoms"]) for record in records)
     if lacking:
-        what = f"{len(lacking)} of {n} structures have no label, or weight 0"
+        what = f"{len(lacking)} of {n} structures lack a label, or have weight 0"
         if 2 * len(lacking) > n:
-            raise InputError(f"{what}, which are most: {lacking[0]}")
+            raise InputError(
+                f"{what}, and would be left out, which are most, the first: "
+                f"{lacking[0].partition(';')[0]}; name its key, add labels, or let data.missing "
+                f"mask those of structures that have others"
+            )
         yield f"{what}, and are left out, the first: {lacking[0].partition(';')[0]}"
 
 

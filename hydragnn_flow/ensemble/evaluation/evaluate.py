@@ -232,7 +232,8 @@ def recalibrate(
     Predicted means, members and weights stay the same. From then on the ensemble predicts with the
     new calibration, which is written to `calibration.json` in its folder. The calibration of the
     run stays in `ensemble.json`, with the measures of the test split, and applies again if
-    `calibration.json` is deleted. Targets without labels keep their previous calibration.
+    `calibration.json` is deleted. Targets with too few labels keep their previous calibration, and
+    with ``data_set`` so do classes, which have one of all structures only.
 
     Parameters
     ----------
@@ -253,8 +254,8 @@ def recalibrate(
     Raises
     ------
     InputError
-        If there are too few structures for the coverage of the ensemble's intervals, and in the
-        same cases as :func:`evaluate`.
+        If every target has too few structures for the coverage of the ensemble's intervals, if
+        there is nothing to fit for ``data_set``, and in the same cases as :func:`evaluate`.
     """
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
@@ -271,20 +272,33 @@ def recalibrate(
         ensemble.aggregation == "median",
     )
     found = calibrated_on.calibrations()
+    names = list(predicted.labels)
     if data_set is not None:  # only structures of this one count
+        classes = [name for name in names if ensemble.manifest.targets[name].classes]
+        if classes == names:
+            raise InputError(
+                f"{_named(data)}: has labels of classes only ({_listed(classes)}), whose "
+                f"calibration is of all structures; leave the data set out"
+            )
+        if classes:
+            say(f"{_listed(classes)}: classes have no calibration of a data set, and keep theirs")
+            names = [name for name in names if name not in classes]
         own = ((name, one.by_data_set.get(data_set)) for name, one in found.items())
         found = {name: one for name, one in own if one is not None}
-    counts = {name: found[name].structures if name in found else 0 for name in predicted.labels}
+    counts = {name: found[name].structures if name in found else 0 for name in names}
     needed = needed_for_coverage(ensemble.coverage)
-    for name, count in counts.items():
-        if count < needed:
-            raise InputError(
-                f"{_named(data)}: has {count} structures to calibrate {name} on, and intervals of "
-                f"{100 * ensemble.coverage:g} % need at least {needed}; give more"
-            )
+    enough = {name: count for name, count in counts.items() if count >= needed}
+    for name in counts.keys() - enough.keys():
+        said = (
+            f"{counts[name]} structures to calibrate {name} on, and intervals of "
+            f"{100 * ensemble.coverage:g} % need at least {needed}"
+        )
+        if not enough:
+            raise InputError(f"{_named(data)}: has {said}; give more")
+        say(f"{name} keeps its calibration: there are {said}")
     calibrations = dict(ensemble.calibrations)
-    for name, new in found.items():  # other data sets keep their calibrations
-        old = calibrations[name]
+    for name in enough:  # other data sets keep their calibrations
+        old, new = calibrations[name], found[name]
         if data_set is None:
             new = replace(new, by_data_set=old.by_data_set | new.by_data_set)
         else:
@@ -293,9 +307,9 @@ def recalibrate(
     save_calibrations(
         folder,
         calibrations,
-        {"data": Path(_named(data)).name, "split": split, "structures": counts},
+        {"data": Path(_named(data)).name, "split": split, "structures": enough},
     )
-    return counts
+    return enough
 
 
 def _named(data: Predictable) -> str:

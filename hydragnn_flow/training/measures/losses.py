@@ -30,7 +30,7 @@ from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.branches import branch_of_graph, sum_by
 from hydragnn_flow.models.geometry import STRESS, VOIGT, VOIGT_PLACES
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.training.distributed import World
@@ -284,14 +284,7 @@ class Loss:
             "node": "atoms" if sizes is None else "graphs",
         }
 
-    def term_means(
-        self,
-        outputs: Mapping[str, Tensor],
-        batch: Batch,
-        counts: Counts,
-        *,
-        judging: bool = False,
-    ) -> Tensor:
+    def term_means(self, outputs: Mapping[str, Tensor], batch: Batch, counts: Counts) -> Tensor:
         """Return this rank's share of each loss term's global mean, ``[n_terms]`` float64.
 
         The mean is over the batch of all ranks together.
@@ -302,14 +295,10 @@ class Loss:
             Predictions, and the batch with their labels.
         counts
             Number of graphs and atoms in the global batch.
-        judging
-            If true, omit weights that only shape the gradient (those of β-NLL, of structures, and
-            of missing labels), so that losses of different settings are comparable. The shares are
-            then to be divided by the fraction of labels that are not missing.
         """
         means = [
             values.sum().double() / (getattr(counts, elements) * values.shape[1])
-            for values, elements in self.term_values(outputs, batch, judging=judging)
+            for values, elements in self.term_values(outputs, batch)
         ]
         # DDP waits for a gradient of every parameter, so other outputs are added with factor 0. Not
         # forces: they use the energy's parameters, and would cost a second derivative.
@@ -327,8 +316,15 @@ class Loss:
         """Yield for each loss term the loss of its elements, and the count that divides their sum.
 
         The losses are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The count is ``graphs`` or
-        ``atoms``: the sum is divided by that number of the global batch, times ``dim``. Arguments
-        are those of :meth:`term_means`.
+        ``atoms``: the sum is divided by that number of the global batch, times ``dim``.
+
+        Parameters
+        ----------
+        outputs, batch
+            Predictions, and the batch with their labels.
+        judging
+            If true, omit weights that only shape the gradient (those of β-NLL, of structures, and
+            of missing labels), so that losses of different settings are comparable.
         """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
@@ -363,7 +359,7 @@ class Loss:
                 values = values * of_rows.to(values.dtype)
             if of_graph is not None:
                 is_graph = term.level == "graph"
-                of_rows = of_graph if is_graph else of_graph.index_select(0, batch.batch)
+                of_rows = (of_graph if is_graph else of_graph[batch.batch]).reshape(-1, 1)
                 values = values * of_rows.to(values.dtype)
             if known is not None:
                 values = torch.where(known, values, 0.0)
@@ -373,24 +369,59 @@ class Loss:
         """Return the training loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
         return torch.dot(self._weights, means.sqrt() if self.is_root else means)
 
-    def judged(self, means: Tensor, labelled: Mapping[str, float], counts: Counts) -> float:
-        """Return the loss of an evaluation, from the sum of :meth:`term_means` over all batches.
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the result of :meth:`sums`, ``(3, n_terms, n_branches)``."""
+        return 3, len(self.terms), self._n_branches
+
+    def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Sum the losses of an evaluation over each branch (heads of one data set) in a batch.
+
+        Weights that only shape the gradient are omitted.
 
         Parameters
         ----------
-        means
-            Sum of the terms ``[n_terms]``.
-        labelled
-            Number of structures or atoms with a label, by target.
+        outputs, batch
+            Predictions, and the batch with their labels.
+
+        Returns
+        -------
+        Tensor
+            Sums of losses, numbers of labels, and numbers of labels with those that are missing,
+            ``[3, n_terms, n_branches]`` float64.
+        """
+        of_graph = branch_of_graph(batch, self._n_branches)
+        found = []
+        values_of_terms = self.term_values(outputs, batch, judging=True)
+        for term, (values, _) in zip(self.terms, values_of_terms, strict=True):
+            known = reference(batch, term.target, outputs[term.target]).isfinite()
+            of_row = of_graph
+            if of_graph is not None and term.level == "node":
+                of_row = of_graph.index_select(0, batch.batch)
+            each = (values, known, torch.ones_like(known))
+            found.append(torch.stack([sum_by(one, of_row, self._n_branches) for one in each]))
+        return torch.stack(found, dim=1)
+
+    def judged(self, sums: Tensor, counts: Counts) -> float:
+        """Return the loss of an evaluation, from the sum of :meth:`sums` over all batches.
+
+        As in training, the loss of each branch is divided by the fraction of its labels that are
+        not missing.
+
+        Parameters
+        ----------
+        sums
+            Sum of losses and numbers of labels, ``[3, n_terms, n_branches]``.
         counts
             Number of graphs and atoms that were evaluated.
         """
-        known = [
-            (labelled[term.target] or 1.0)
-            / (counts.graphs if term.level == "graph" else counts.atoms)
-            for term in self.terms
+        losses, known, of_all = sums
+        of_terms = (losses * of_all / known.clamp_min(1.0)).sum(dim=1)
+        elements = [
+            getattr(counts, self._elements[term.level]) * scale.shape[1]
+            for term, scale in zip(self.terms, self._scales, strict=True)
         ]
-        return float(self.total(means / torch.tensor(known, dtype=means.dtype).to(means.device)))
+        return float(self.total(of_terms / of_terms.new_tensor(elements)))
 
     def of_rank(self, means: Tensor, world: World) -> Tensor:
         """Return this rank's contribution to the loss, a scalar, from its :meth:`term_means`.

@@ -12,7 +12,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.branches import branch_of_graph, sum_by
 from hydragnn_flow.models.geometry import STRESS
 from hydragnn_flow.training.measures.losses import STRESS_DIM, atoms_per_graph, reference
 
@@ -109,8 +109,8 @@ class Metrics:
             if metric.error == "rmse":
                 error = error.double().square()
             data_set = of_graph if metric.level == "graph" else of_atom
-            sums.append(self._added(error, data_set))
-            numbers.append(self._added(known, data_set))
+            sums.append(sum_by(error, data_set, self.shape[1]))
+            numbers.append(sum_by(known, data_set, self.shape[1]))
         return torch.stack(sums + numbers)
 
     def means(self, sums: Tensor) -> dict[str, float]:
@@ -136,14 +136,6 @@ class Metrics:
                     means[of_data_set(metric.name, data_set)] = mean
         return means
 
-    def labelled(self, sums: Tensor) -> dict[str, float]:
-        """Return the number of labels of each target, in structures or atoms, from ``sums``."""
-        numbers = sums.chunk(2)[1].sum(dim=1).tolist()
-        return {
-            metric.target: number / metric.dim
-            for metric, number in zip(self._metrics, numbers, strict=True)
-        }
-
     def _number_of_graph(self, batch: Batch) -> Tensor | None:
         """Return the index of each graph's data set, int64 [n_graphs]; None without data sets."""
         if not self._data_sets:
@@ -153,16 +145,6 @@ class Metrics:
         if branch is None or branches == list(range(len(branches))):
             return branch
         return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
-
-    def _added(self, error: Tensor, number: Tensor | None) -> Tensor:
-        """Sum ``error`` by data set, ``[n_data_sets]`` float64.
-
-        ``number`` is the index of each row's data set; None if there is only one data set.
-        """
-        if number is None:
-            return error.sum().double()[None]
-        sums = torch.zeros(len(self._data_sets), dtype=torch.float64, device=error.device)
-        return sums.index_add(0, number, error.sum(dim=1).double())
 
 
 def _mean(metric: Metric, total: float, size: float) -> float:
