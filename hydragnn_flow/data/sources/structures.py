@@ -66,6 +66,8 @@ class Found(NamedTuple):
     """Level by key, for values whose level the file states."""
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
+    converted: Mapping[str, str] = {}
+    """Unit by key, for values that were converted from the file's unit or sign."""
 
 
 def name_of(values: Mapping[str, Any]) -> str | None:
@@ -177,6 +179,14 @@ class StructureSource(Generic[AnySection]):
             )
 
     @cached_property
+    def _keys(self) -> set[str]:
+        """Keys in the files of all that the section wants of a structure."""
+        section = self._section
+        keys = {target.key or name for name, target in section.targets.items()}
+        more = (getattr(section, key, None) for key in ("group", "weight"))
+        return keys | {*filter(None, more), *(getattr(section, "graph_attr", None) or ())}
+
+    @cached_property
     def _inputs(self) -> dict[Role, list[Path]]:
         return files_by_role(self._section, self._folder, self.suffixes)
 
@@ -237,6 +247,13 @@ class StructureSource(Generic[AnySection]):
                 f"{origin} has the node features {', '.join(names)}, but the first graph has "
                 f"{', '.join(self._features)}; give all graphs the same"
             )
+        for target, one in self._section.targets.items():
+            key = one.key or target
+            if found.converted.get(key, one.unit) != one.unit:
+                raise InputError(
+                    f"{origin}: its label {key!r} is converted to {found.converted[key]}, but "
+                    f"data.source.targets.{target} is in {one.unit}; write {found.converted[key]}"
+                )
         targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, weight, attributes = (
             getattr(self._section, key, None) for key in ("group", "weight", "graph_attr")
