@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hydragnn_flow.config.sources import WEIGHT, Level, Role
+from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
@@ -67,7 +68,7 @@ class Found(NamedTuple):
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
     converted: Mapping[str, str] = {}
-    """Unit by key, for values that were converted from the file's unit or sign."""
+    """Unit by key, for forces and stresses converted from the file's unit or sign."""
 
 
 def name_of(values: Mapping[str, Any]) -> str | None:
@@ -249,10 +250,11 @@ class StructureSource(Generic[AnySection]):
             )
         for target, one in self._section.targets.items():
             key = one.key or target
-            if found.converted.get(key, one.unit) != one.unit:
+            unit = found.converted.get(key)
+            if unit and not is_slope(one.unit, unit.split("/")[0], by_volume="³" in unit):
                 raise InputError(
-                    f"{origin}: its label {key!r} is converted to {found.converted[key]}, but "
-                    f"data.source.targets.{target} is in {one.unit}; write {found.converted[key]}"
+                    f"{origin}: its label {key!r} is converted to {unit}, but the unit of "
+                    f"data.source.targets.{target} is {one.unit!r}; write {unit}"
                 )
         targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, weight, attributes = (
