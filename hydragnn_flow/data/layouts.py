@@ -235,7 +235,7 @@ def _atomic_numbers(array: Any, some: slice, what: str) -> NDArray[np.int64]:
             raise ValueError(f"{wrong[0]} is no atomic number of a chemical element")
     except ValueError as error:
         raise InputError(f"{what}: {error}; correct it") from None
-    return np.maximum(said, 0).astype(np.int64)
+    return np.asarray(np.maximum(said, 0), np.int64)
 
 
 def files_beside(file: Path) -> list[Path]:
