@@ -266,7 +266,8 @@ def _groups(file: Path) -> tuple[Layout, list[tuple[str, int]]]:
 @lru_cache(maxsize=4)
 def _walk(file: Path, changed: tuple[int, ...]) -> tuple[Layout, list[tuple[str, int]]]:
     with _opened(file) as opened:
-        keys = {path: set(opened[path]) for path in _paths(opened)}
+        paths = opened if isinstance(opened, dict) else _paths(opened)
+        keys = {path: set(opened[path]) for path in paths}
         found = (one for one in layouts().values() if one.numbers)
         layout = next((one for one in found if any(map(one.fits, keys.values()))), None)
         if layout is not None:
@@ -285,22 +286,15 @@ def _walk(file: Path, changed: tuple[int, ...]) -> tuple[Layout, list[tuple[str,
     )
 
 
-def _paths(opened: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of groups that may have a layout; HDF5 is opened only down to them."""
-    if isinstance(opened, dict):
-        yield from opened
+def _paths(group: Any, path: str = "/") -> Iterator[str]:
+    """Yield the paths of groups in HDF5 that have atoms; nothing inside these is opened."""
+    table = layouts().values()
+    if any(one.numbers and {one.numbers, one.positions} <= group.keys() for one in table):
+        yield path
         return
-    import h5py
-
-    needed = [{one.numbers, one.positions} for one in layouts().values() if one.numbers]
-    left = ["/"]
-    while left:
-        group = opened[path := left.pop()]
-        if any(some <= group.keys() for some in needed):
-            yield path
-        else:
-            inner = [key for key in group if group.get(key, getclass=True) is h5py.Group]
-            left += [f"{path}{key}/" for key in reversed(inner)]
+    for key in group:
+        if issubclass(group.get(key, getclass=True), Mapping):
+            yield from _paths(group[key], f"{path}{key}/")
 
 
 @contextmanager
@@ -339,10 +333,9 @@ def _of_deepmd(file: Path) -> dict[str, Mapping[str, Any]]:
     for some in sorted(folder.glob("set.*"), key=natural_order):
         arrays = {one.stem: np.load(one, mmap_mode="r") for one in some.glob("*.npy")}
         mine = arrays.pop("real_atom_types", types)  # of each structure, -1 for no atom
-        least, most = (-1, mine.max()) if mine is not types else (0, types.max())
-        if mine.min() < least or most >= len(names):
+        if mine.min() < (0 if mine is types else -1) or mine.max() >= len(names):
             raise InputError(
-                f"{some}: the atoms have types from {mine.min()} to {most}, but {map_file.name} "
+                f"{some} has types from {mine.min()} to {mine.max()}, but {map_file.name} "
                 f"names the elements of {len(names)}; complete it"
             )
         sets[some.name] = {

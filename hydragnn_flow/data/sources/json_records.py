@@ -95,14 +95,12 @@ class JsonRecords(StructureSource[JsonSource]):
 def _read(file: Path) -> tuple[list[Any], int]:
     try:
         content = file.read_bytes()
-        suffixes = file.name.lower().split(".")[1:]
-        if suffixes[-1:] == ["gz"]:
+        suffixes = {suffix.lower() for suffix in file.suffixes}
+        if ".gz" in suffixes:
             content = gzip.decompress(content)
-        if {"jsonl", "ndjson"}.intersection(suffixes):
-            return [*_records_of_lines(content, file)], len(content)
+        if suffixes & {".jsonl", ".ndjson"}:
+            return [*_records_of_lines(content)], len(content)
         document = json.loads(content)
-    except InputError:
-        raise
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
     if isinstance(document, dict):
@@ -116,16 +114,14 @@ def _read(file: Path) -> tuple[list[Any], int]:
     return document, len(content)
 
 
-def _records_of_lines(content: bytes, file: Path) -> Iterator[Any]:
+def _records_of_lines(content: bytes) -> Iterator[Any]:
     for number, line in enumerate(content.splitlines(), 1):
         try:
             if line.strip():
                 yield json.loads(line)
         except ValueError as error:
             said = str(error).partition(": line")[0]  # which counts from this line
-            raise InputError(
-                f"{file}: line {number} is not JSON ({said}); correct or remove it"
-            ) from error
+            raise ValueError(f"in line {number}, {said}") from None
 
 
 def _inner(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
