@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level, TargetConfig, class_key, good_names
-from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.errors import InputError
@@ -26,8 +25,11 @@ _UNITS = {
     "charges": "e",
     "magmom": "μB",
     "magmoms": "μB",
+    "REF_energy": "eV",
+    "REF_forces": "eV/Å",
+    "REF_stress": "eV/Å³",
 }
-"""Units of ASE's results of calculations; energy and forces in mlearn's records have the same."""
+"""Units of ASE's results, which mlearn's records share, and of MACE's keys."""
 _NO_LABELS = {"", "i", "index", "time", "row", "number", "nsites", "natoms", "num_atoms", "n_atoms"}
 _NO_LABELS |= {"nelements", "tags", "momenta", "initial_magmoms", "initial_charges", "move_mask"}
 _IDS = re.compile(
@@ -328,8 +330,7 @@ def _unit(key: str, said: Mapping[str, str]) -> str:
         return end[1].replace("_", "/")
     others = [unit for name, unit in said.items() if not name or quantity_of(name)[0]]
     is_ase = all(unit.lower().startswith(("ev", "ase", "metal")) for unit in others)
-    known = {label: one.unit for label, one in layouts()["MACE"].labels.items()} | _UNITS
-    return known.get(key, "") if is_ase else ""
+    return _UNITS.get(key, "") if is_ase else ""
 
 
 def _name(key: str) -> str:

@@ -308,7 +308,7 @@ CASES: dict[str, Case] = {
     "MPtrj": Case(write_json("MPtrj.json", mptrj), SLOPES),
     "JARVIS": Case(write_json("jdft.json", jarvis), "formation_energy_peratom eV/atom"),
     "OPTIMADE": Case(write_json("structures.json", optimade), "mp_band_gap "),
-    "matbench": Case(write_json("matbench.json.gz", matbench), "e_form eV/atom"),
+    "matbench": Case(write_json("matbench.json.gz", matbench), "e_form "),
     "lines": Case(
         write_json("a.jsonl", lambda s: "\n".join(map(json.dumps, records(s)))), "gap eV"
     ),

@@ -61,6 +61,10 @@ def write(path, content, times):
         np.save(path, np.array(content))
     elif isinstance(content, dict) and path.suffix == ".npz":
         np.savez(path, **content)
+    elif isinstance(content, dict) and path.suffix == ".h5":
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for key, values in content.items():
+                file[key] = values
     elif isinstance(content, list):
         records = [json.loads(filled(one, i)) for i in range(times) for one in content]
         path.write_text(json.dumps(records))
@@ -86,15 +90,17 @@ def outcome(case, folder):
             )
             return said + "".join(f"; {key}: {why}" for key, why in finding.unusable.items())
         train = case.get("train", next(iter(case["files"])))
-        kind = "json" if ".json" in train else "ase"
-        source = open_source(config(folder, format=kind, train=train, targets=case["targets"]), 0)
+        kind = "json" if ".json" in train.lower() else "ase"
+        keys = {"targets": case["targets"], **case.get("source", {})}
+        source = open_source(config(folder, format=kind, train=train, **keys), 0)
         record, *_ = [one for chunk in source.chunks() for one in source.read(chunk)]
         record.graph(5.0, None)
         values = (
             f"{name}={','.join(map(str, label.tolist()))}" for name, label in record.targets.items()
         )
         lacking = "".join(f"; unlabelled: {said}" for said in source.unlabelled)
-        return f"{record.atoms.symbols} {' '.join(values)}{lacking}"
+        group = f" of {record.group}" if record.group else ""
+        return f"{record.atoms.symbols} {' '.join(values)}{group}{lacking}"
     except InputError as error:
         assert "\n" not in str(error)
         return str(error)

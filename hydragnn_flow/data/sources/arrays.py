@@ -639,7 +639,7 @@ def _missing(values: Mapping[str, Any], name: str, key: str, origin: str) -> str
         value = lookup(values, key, origin, "label", f"targets.{name}.key")
     except InputError as error:
         return str(error)
-    if isinstance(value, str) and value.strip().lower() in ("", "na", "n/a", "nan", "none"):
+    if is_missing(value):
         return f"{origin} has the label {key!r} = {value!r}"
     return ""
 

@@ -178,7 +178,7 @@ class AseFiles(StructureSource[AseSource]):
         return super().chunks()
 
     def beside(self, file: Path) -> list[Path]:
-        return files_beside(file) if file.name == "type.raw" else []
+        return files_beside(file)
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         from ase.io.formats import get_ioformat
@@ -196,6 +196,8 @@ class AseFiles(StructureSource[AseSource]):
         return [(0, n)] if n else []
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+        if array_format(file):
+            return array_structures(file, start, stop, self._keys)
         flags = self._flags(file)
         if flags is None:
             return _structures(file, start, stop, self._section.types)

@@ -46,8 +46,6 @@ class JsonRecords(StructureSource[JsonSource]):
 
     def __init__(self, section: JsonSource, folder: Path) -> None:
         super().__init__(section, folder)
-        self._keys = [target.key or name for name, target in section.targets.items()]
-        self._keys += [section.group or "", *(section.graph_attr or ())]
         self._last: tuple[Path, list[Any], int] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -65,7 +63,8 @@ class JsonRecords(StructureSource[JsonSource]):
             if key == "structure" not in record:  # as JARVIS and OPTIMADE name it
                 key = next((other for other in ("atoms", "attributes") if other in record), key)
             structure = lookup(record, key, origin, "structure", "structure")
-            yield Found(from_dict(structure), self._values(in_known_units(record)))
+            values, converted = in_known_units(record)
+            yield Found(from_dict(structure), self._values(values), converted=converted)
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return values that may be labels, by key of the record, of its `outputs`, or dotted path.
@@ -96,10 +95,11 @@ class JsonRecords(StructureSource[JsonSource]):
 def _read(file: Path) -> tuple[list[Any], int]:
     try:
         content = file.read_bytes()
-        if file.suffix == ".gz":
+        suffixes = {suffix.lower() for suffix in file.suffixes}
+        if ".gz" in suffixes:
             content = gzip.decompress(content)
-        if ".jsonl" in file.suffixes or ".ndjson" in file.suffixes:
-            return [json.loads(line) for line in content.splitlines() if line], len(content)
+        if suffixes & {".jsonl", ".ndjson"}:
+            return [*_records_of_lines(content)], len(content)
         document = json.loads(content)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
@@ -112,6 +112,16 @@ def _read(file: Path) -> tuple[list[Any], int]:
             f"{file} is neither a list of records nor a table with columns and data; convert it"
         )
     return document, len(content)
+
+
+def _records_of_lines(content: bytes) -> Iterator[Any]:
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            if line.strip():
+                yield json.loads(line)
+        except ValueError as error:
+            said = str(error).partition(": line")[0]  # which counts from this line
+            raise ValueError(f"in line {number}, {said}") from None
 
 
 def _inner(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hydragnn_flow.config.sources import WEIGHT, Level, Role
+from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
@@ -66,6 +67,8 @@ class Found(NamedTuple):
     """Level by key, for values whose level the file states."""
     nodes: Nodes | None = None
     """Node features and edges, if nodes are more than chemical elements."""
+    converted: Mapping[str, str] = {}
+    """Unit by key, for forces and stresses converted from the file's unit or sign."""
 
 
 def name_of(values: Mapping[str, Any]) -> str | None:
@@ -181,6 +184,14 @@ class StructureSource(Generic[AnySection]):
             )
 
     @cached_property
+    def _keys(self) -> set[str]:
+        """Keys in the files of all that the section wants of a structure."""
+        section = self._section
+        keys = {target.key or name for name, target in section.targets.items()}
+        more = (getattr(section, key, None) for key in ("group", "weight"))
+        return keys | {*filter(None, more), *(getattr(section, "graph_attr", None) or ())}
+
+    @cached_property
     def _inputs(self) -> dict[Role, list[Path]]:
         return files_by_role(self._section, self._folder, self.suffixes)
 
@@ -241,6 +252,14 @@ class StructureSource(Generic[AnySection]):
                 f"{origin} has the node features {', '.join(names)}, but the first graph has "
                 f"{', '.join(self._features)}; give all graphs the same"
             )
+        for target, one in self._section.targets.items():
+            key = one.key or target
+            unit = found.converted.get(key)
+            if unit and not is_slope(one.unit, unit.split("/")[0], by_volume="³" in unit):
+                raise InputError(
+                    f"{origin}: its label {key!r} is converted to {unit}, but the unit of "
+                    f"data.source.targets.{target} is {one.unit!r}; write {unit}"
+                )
         targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, weight, attributes = (
             getattr(self._section, key, None) for key in ("group", "weight", "graph_attr")
