@@ -491,10 +491,12 @@ def _with_defaults(
         return _laid_over(after, recorded)
 
 
-def _laid_over(under: Any, over: Any) -> Any:
-    if not (isinstance(under, dict) and isinstance(over, dict)):
-        return over
-    return under | {key: _laid_over(under.get(key), value) for key, value in over.items()}
+def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    result = under | over
+    for key in under.keys() & over.keys():
+        if isinstance(under[key], dict) and isinstance(over[key], dict):
+            result[key] = _laid_over(under[key], over[key])
+    return result
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:
