@@ -488,15 +488,11 @@ def _with_defaults(
     try:
         return _resolved(kind.model_validate(_known(recorded, kind)))
     except ValueError:
-        return _laid_over(after, recorded)
-
-
-def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    result = under | over
-    for key in under.keys() & over.keys():
-        if isinstance(under[key], dict) and isinstance(over[key], dict):
-            result[key] = _laid_over(under[key], over[key])
-    return result
+        filled = after | recorded
+        for key, value in after.items():
+            if isinstance(value, dict) and isinstance(filled[key], dict):
+                filled[key] = value | filled[key]
+        return filled
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:
