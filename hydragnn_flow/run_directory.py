@@ -488,13 +488,11 @@ def _with_defaults(
     try:
         return _resolved(kind.model_validate(_known(recorded, kind)))
     except ValueError:
-        return _laid_over(after, recorded)
-
-
-def _laid_over(under: Any, over: Any) -> Any:
-    if not (isinstance(under, dict) and isinstance(over, dict)):
-        return over
-    return under | {key: _laid_over(under.get(key), value) for key, value in over.items()}
+        filled = after | recorded
+        for key, value in after.items():
+            if isinstance(value, dict) and isinstance(filled[key], dict):
+                filled[key] = value | filled[key]
+        return filled
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:

@@ -126,18 +126,13 @@ def without_removed(section: type[Section], values: Mapping[str, Any]) -> dict[s
         kind = next((k for k in kinds if isinstance(k, type(Section))), None)
         if kind is not None and isinstance(value, dict):
             before, value = value, without_removed(kind, value)
-            if value != before and type(None) in kinds and not _is_valid(kind, value):
-                continue
+            if value != before and type(None) in kinds:
+                try:
+                    kind.model_validate(value)
+                except ValidationError:
+                    continue
         kept[key] = value
     return kept
-
-
-def _is_valid(section: type[Section], values: Mapping[str, Any]) -> bool:
-    try:
-        section.model_validate(values)
-    except ValidationError:
-        return False
-    return True
 
 
 def _is_off(value: Any) -> bool:

@@ -104,8 +104,7 @@ class Parameter(Section):
         """Return True if a value is in the domain of the parameter."""
         if self.choices is not None:
             return any(_same(value, choice) for choice in self.choices)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if self.bounds is None or not is_number:
+        if self.bounds is None or isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         low, high = self.bounds
         if not low <= value <= high or (self.int is not None and value % 1):
