@@ -90,18 +90,21 @@ def test_pyg_refuses(tmp_path, key, value, reason):
 
 def test_graphs_of_weight_0_are_left_out(tmp_path):
     """Those of a store too, which are refused where they stay in place."""
-    weighted = [with_keys(n, loss_weight=torch.tensor([w])) for n, w in ((3, 2.0), (2, 0.0))]
+    weights = {3: 2.0, 2: 0.0, 4: 2.0, 5: 2.0}
+    weighted = [with_keys(n, loss_weight=torch.tensor([w])) for n, w in weights.items()]
     torch.save(weighted, tmp_path / "graphs.pt")
-    (got,) = graphs(source(tmp_path, **PYG))
-    assert got.loss_weight.tolist() == [[2.0]]
-    zero = got.clone()
-    zero.loss_weight *= 0
-    splits = dict.fromkeys(("trainset", "valset", "testset"), [got, zero])
-    targets = {"gap": Target(level="graph", dim=1)}
+    left = graphs(source(tmp_path, **PYG))
+    assert [one.loss_weight.tolist() for one in left] == [[[2.0]]] * 3
+    zeros = [one.clone() for one in left]
+    for one in zeros:
+        one.loss_weight *= 0
+    names = ("trainset", "valset", "testset")
+    splits = {name: pair for name, *pair in zip(names, left, zeros, strict=True)}
+    targets = {"gap": Target(level="graph", dim=left[0].gap.numel())}
     stored = write_store(tmp_path / "s", splits, targets=targets, cutoff=CUTOFF)
     values = {"source": {"format": "hydragnn", "file": str(stored.path)}}
     copy = prepare_store(DataConfig(**values), CUTOFF, None, 0, tmp_path / "copy")
-    assert [split.graphs for split in copy.manifest.splits.values()] == [1]
+    assert [split.graphs for split in copy.manifest.splits.values()] == [1, 1, 1]
     with pytest.raises(InputError, match="graph 1 has the weight 0; leave in_place out"):
         prepare_store(DataConfig(**values, in_place=True), CUTOFF, None, 0, tmp_path / "there")
 

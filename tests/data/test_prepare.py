@@ -657,7 +657,8 @@ def test_few_structures_are_read_before_the_tasks_though_most_lack_a_label(tmp_p
         del atoms.info["gap"]
     ase.io.write(tmp_path / "a.xyz", made)
     source = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV", "gap": "eV"}}
-    reader = open_source(DataConfig.model_validate({"source": source, "path": tmp_path}), 0)
+    values = {"source": source, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}}
+    reader = open_source(DataConfig.model_validate(values), 0)
     take = Mock(side_effect=reader._labels.take)
     monkeypatch.setattr(reader._labels, "take", take)
     reader.chunks()
