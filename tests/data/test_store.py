@@ -153,7 +153,7 @@ def test_reads_a_store_of_version_3():
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("energy", torch.tensor([float("nan")]), "energy holds NaN"),
+        ("energy", torch.tensor([torch.inf], dtype=torch.float64), "energy holds NaN or infinity"),
         ("pos", torch.full((4, 3), torch.inf), "pos holds NaN or infinity"),
         ("spin", torch.ones(4), ".*spin"),
         ("forces", torch.ones(4, 2), "forces is float32"),

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.splits import CALIBRATION, VALIDATION
@@ -142,7 +141,9 @@ def fit_temperature(
         logs = tempered(mean[known], math.exp(log_temperature))
         return -float((reference[known] * logs).sum())
 
-    fit = optimize.minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded")
+    from scipy.optimize import minimize_scalar  # as `status` does not need SciPy
+
+    fit = minimize_scalar(loss, bounds=(-2.0, 2.0), method="bounded")
     n_structures = len(np.unique(structure[known]))
     temperature = math.exp(float(fit.x))
     return Calibration((), (), (), False, n_structures, temperature=temperature)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.errors import InputError
@@ -302,8 +301,10 @@ def tempered(probabilities: Floats, temperature: float) -> Floats:
     Each probability is raised to the power of 1 / ``temperature``, and divided by the sum over
     classes (Guo et al., arXiv:1706.04599).
     """
+    from scipy.special import log_softmax  # as `status` does not need SciPy
+
     logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-    return np.asarray(special.log_softmax(logs / temperature, axis=-1))
+    return np.asarray(log_softmax(logs / temperature, axis=-1))
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
