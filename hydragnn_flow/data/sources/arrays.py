@@ -642,13 +642,13 @@ class LabelCheck:
         InputError
             If a target has no label in any of the chunks.
         """
-        order = dict.fromkeys((len(chunks) - 1, 0))
+        order = dict.fromkeys((0, len(chunks) - 1))
         step = len(chunks)
         while step := step // 2:
             order |= dict.fromkeys(range(len(chunks) - 1, -1, -step))
         spread = [chunks[n] for n in order]
         some = (record for chunk in spread for record in itertools.islice(read(chunk), 4))
-        rest = (record for chunk in spread for record in read(chunk))
+        rest = (record for chunk in spread[1:] + spread[:1] for record in read(chunk))
         following, said = itertools.chain(some, rest), ""
         while self.found.keys() < self._targets.keys():
             record = next(following, None)
