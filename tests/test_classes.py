@@ -19,7 +19,7 @@ from torch.nn import functional
 from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.data.sources.arrays import one_hot
+from hydragnn_flow.data.sources.arrays import one_hot, why_missing
 from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
 from hydragnn_flow.ensemble.evaluation.measures import measure_classes
 from hydragnn_flow.ensemble.predictions.files import write_predictions
@@ -104,6 +104,12 @@ def test_a_store_has_a_column_of_each_class(store):
     again = DataConfig.model_validate({"source": source, "path": store.path.parent})
     copy = prepare_store(again, 4.0, None, 0, store.path.with_name("copy.gs"))
     assert copy.manifest.targets == store.manifest.targets
+    for in_place in (False, True):
+        targets = {"kind": {"classes": ["noble", "light", "magnetic"]}}
+        turned = {"source": {**source, "targets": targets}, "in_place": in_place}
+        config = DataConfig.model_validate({**turned, "path": store.path.parent})
+        with pytest.raises(InputError, match=r"kind\.classes are noble, .* store are light, noble"):
+            prepare_store(config, 4.0, None, 0, store.path.with_name("turned.gs"))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,21 @@ def test_a_store_has_a_column_of_each_class(store):
 )
 def test_all_spellings_of_a_class_are_one(value, classes, found):
     np.testing.assert_array_equal(one_hot(value, classes), found)
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "missing"),
+    [
+        ("none", ("none", "ferro"), False),
+        ("Na", ("Na", "K"), False),
+        ("none", ("antiferro", "ferro"), True),
+        ("n/a", (), True),
+        (np.array([1.0, np.nan]), ("0", "1"), True),
+        (np.array([1.0, 0.0]), ("0", "1"), False),
+    ],
+)
+def test_a_word_for_none_may_be_a_class(label, classes, missing):
+    assert bool(why_missing({"kind": label}, "kind", "kind", classes, "a.xyz")) == missing
 
 
 SPOILT = [
@@ -227,7 +248,13 @@ def test_predictions_are_classes_and_their_probabilities(run, tmp_path):
 
 def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path):
     ensemble = Ensemble.load(run)
-    measures = evaluate(ensemble, structures(40, seed=7))
+    frames = structures(43, seed=7)
+    frames[0].info |= {"kind": np.nan, "config_size_weight": 0.0}
+    frames[1].info |= {"kind": "none", "size": "n/a"}
+    frames[2].info["config_weight"] = 0.0
+    measures = evaluate(ensemble, frames)
+    assert (measures["kind"].structures, measures["odd"].structures) == (40, 42)
+    assert measures["size"].structures == 40
     assert {"accuracy", "auc", "ece"} <= measures["kind"].measures.keys()
     assert "mae" in measures["size"].measures
     summary = read_summary(run)

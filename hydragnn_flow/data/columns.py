@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.sources import BRANCH, WEIGHT
 from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.errors import InputError
 
@@ -99,6 +99,8 @@ def pack(
         counts = np.array([value.shape[dim] for value in values], dtype=np.int64)
         columns[key] = Column(np.concatenate(values, axis=dim), dim, counts)
     check_graphs(columns, where)
+    if WEIGHT in columns:
+        _check_weights(columns[WEIGHT], where)
     return columns
 
 
@@ -220,6 +222,23 @@ def _check_branches(column: Column, where: Sequence[str]) -> None:
         raise InputError(
             f"{where[graph]}: {BRANCH} is {values.reshape(-1)[graph]}, but branches are counted "
             "from 0; correct it"
+        )
+
+
+def _check_weights(column: Column, where: Sequence[str]) -> None:
+    """Check that each graph has one weight in the training loss, [1, 1] and from 0 on.
+
+    ``where`` has the name of each graph for error messages.
+    """
+    values, wrong = column.values, column.counts != 1
+    if values.shape != (len(where), 1):
+        wrong[:] = True
+    elif not wrong.any():
+        wrong = ~((values[:, 0] >= 0) & (values[:, 0] < np.inf))
+    if wrong.any():
+        raise InputError(
+            f"{where[int(wrong.argmax())]}: {WEIGHT} is not [1, 1] with a finite number from 0 on, "
+            "the graph's weight in the training loss; correct it"
         )
 
 

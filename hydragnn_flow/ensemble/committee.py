@@ -37,6 +37,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.leverage import LEVERAGE
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import usable_device
@@ -167,7 +168,8 @@ class Committee:
     @cached_property
     def graphs(self) -> StructureGraphs:
         """Converter of ASE structures to graphs that the members read."""
-        return StructureGraphs(self.manifest, self.branches.number)
+        of_energies = any(isinstance(model, Potential) for model in self.models)
+        return StructureGraphs(self.manifest, self.branches.number, of_energies)
 
     @cached_property
     def branches(self) -> Branches:

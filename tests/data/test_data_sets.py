@@ -1,7 +1,9 @@
 """Several data sets in one store: names, branches, splits and statistics of each."""
 
 import pickle
+from dataclasses import replace
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,22 @@ def test_each_structure_has_the_branch_of_its_data_set(store):
     for name in store.splits:
         energies = store[name].target("energy")[:, 0] / store[name].n_atoms
         assert np.array_equal(energies < -900, store[name].branch == 1)
+
+
+def test_structures_of_a_data_set_without_weights_have_weight_1(tmp_path):
+    config = two_levels(tmp_path)
+    heavy = ase.io.read(tmp_path / "far.extxyz", ":")
+    for atoms in heavy:
+        atoms.info["heavy"] = 3.0
+    ase.io.write(tmp_path / "far.extxyz", heavy)
+    plain, far = config.sources
+    far = replace(far, source=far.source.model_copy(update={"weight": "heavy"}))
+    config = config.model_copy(update={"sources": (plain, far)})
+    store = prepare_store(config, CUTOFF, None, 0, tmp_path / "two.gs")
+    train = store["trainset"]
+    assert train.column("loss_weight").ravel().tolist() == (1.0 + 2.0 * train.branch).tolist()
+    told = [one["targets"] for one in store.manifest.provenance["sources"] if "targets" in one]
+    assert told and not any("classes" in target for one in told for target in one.values())
 
 
 def test_statistics_of_a_branch_are_those_of_its_data_set_alone(store, tmp_path):

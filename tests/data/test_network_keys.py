@@ -13,7 +13,7 @@ from source_cases import cif, frames, record, write_table
 from torch_geometric.data import InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store, store_summary
+from hydragnn_flow.data import GraphStore, Target, prepare_store, store_summary, write_store
 from hydragnn_flow.errors import InputError, StoreError
 
 WITH_TEST = {**PYG, "test": "test.pt"}
@@ -75,6 +75,7 @@ def test_what_is_a_label_is_nothing_else(tmp_path):
         ("pe", torch.ones(3, 3), "'pe' has the shape [3, 3], but 2 rows"),
         ("pe", torch.ones(2, 4), "pe is float32 [2, 4], which does not fit"),
         ("rel_pe", torch.ones(3, 3), "'rel_pe' has the shape [3, 3], but 2 rows"),
+        ("loss_weight", torch.tensor([-1.0]), "has the weight [[-1.]], which is no finite"),
         ("pe", None, "key(s) pe are not in every graph"),
     ],
 )
@@ -85,6 +86,27 @@ def test_pyg_refuses(tmp_path, key, value, reason):
     with pytest.raises(InputError, match=f"^{re.escape(where)}.*{re.escape(reason)}.*$") as error:
         prepared(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_graphs_of_weight_0_are_left_out(tmp_path):
+    """Those of a store too, which are refused where they stay in place."""
+    weights = {3: 2.0, 2: 0.0, 4: 2.0, 5: 2.0}
+    weighted = [with_keys(n, loss_weight=torch.tensor([w])) for n, w in weights.items()]
+    torch.save(weighted, tmp_path / "graphs.pt")
+    left = graphs(source(tmp_path, **PYG))
+    assert [one.loss_weight.tolist() for one in left] == [[[2.0]]] * 3
+    zeros = [one.clone() for one in left]
+    for one in zeros:
+        one.loss_weight *= 0
+    names = ("trainset", "valset", "testset")
+    splits = {name: pair for name, *pair in zip(names, left, zeros, strict=True)}
+    targets = {"gap": Target(level="graph", dim=left[0].gap.numel())}
+    stored = write_store(tmp_path / "s", splits, targets=targets, cutoff=CUTOFF)
+    values = {"source": {"format": "hydragnn", "file": str(stored.path)}}
+    copy = prepare_store(DataConfig(**values), CUTOFF, None, 0, tmp_path / "copy")
+    assert [split.graphs for split in copy.manifest.splits.values()] == [1, 1, 1]
+    with pytest.raises(InputError, match="graph 1 has the weight 0; leave in_place out"):
+        prepare_store(DataConfig(**values, in_place=True), CUTOFF, None, 0, tmp_path / "there")
 
 
 def test_files_read_apart_must_be_alike(tmp_path, made):

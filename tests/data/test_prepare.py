@@ -35,6 +35,7 @@ from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.data.sources import emt_alloys
 from hydragnn_flow.data.sources.opening import open_source
+from hydragnn_flow.ensemble.predictions.inputs import StructureGraphs
 from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
 
 XYZ = (
@@ -572,6 +573,7 @@ def test_labels_far_off_are_masked_except_for_the_test(missing, tmp_path):
         masked = [int(graph.graph_id) for graph in split if not graph.energy.isfinite()]
         assert masked == ([number] if missing == "mask" and name != "testset" else [])
         assert all(graph.forces.isfinite().all() for graph in split)
+        assert sum(int(graph.y.isnan().sum()) for graph in split) == len(masked)
     assert bool(store.manifest.lacking) == (missing == "mask")
     spread = clean.manifest.statistics.energy_per_atom_std
     assert store.manifest.statistics.energy_per_atom_std == pytest.approx(spread, rel=0.3)
@@ -654,6 +656,20 @@ def test_missing_labels_are_masked_and_the_rest_counts(tmp_path):
         judged(tmp_path, lacking_some, missing="refuse")
 
 
+def test_few_structures_are_read_before_the_tasks_though_most_lack_a_label(tmp_path, monkeypatch):
+    made = alloys(1000)
+    for atoms in made[:990]:
+        del atoms.info["gap"]
+    ase.io.write(tmp_path / "a.xyz", made)
+    source = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV", "gap": "eV"}}
+    values = {"source": source, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}}
+    reader = open_source(DataConfig.model_validate(values), 0)
+    take = Mock(side_effect=reader._labels.take)
+    monkeypatch.setattr(reader._labels, "take", take)
+    reader.chunks()
+    assert take.call_count < 300 and [*reader.found_targets] == ["energy", "gap"]
+
+
 def test_weights_are_stored_and_0_leaves_out(tmp_path):
     def weigh(made):
         for number, atoms in enumerate(made):
@@ -682,7 +698,7 @@ def test_reference_energies_are_those_given(tmp_path):
     assert fitted.reference_energies == {}
     for given, energies in (
         ("isolated", {29: 3.5, 79: 3.5, 47: 3.5}),
-        ({"Cu": -3.0, "Au": -4.5}, {29: -3.0, 79: -4.5}),
+        ({"Cu": -3.0, "Au": -4.5, "Ag": -2.0}, {29: -3.0, 79: -4.5, 47: -2.0}),
     ):
         shutil.rmtree(tmp_path / "s")
         found = judged(tmp_path, isolated, element_energies=given).manifest.statistics
@@ -699,6 +715,9 @@ def test_reference_energies_are_those_given(tmp_path):
         assert np.mean(left) == pytest.approx(0.0, abs=1e-6)
         alone = [name for name in store.splits for n in store[name].n_atoms if n == 1]
         assert given != "isolated" or set(alone) == {"trainset"}
+    shutil.rmtree(tmp_path / "s")
+    with pytest.raises(InputError, match="no energy is given of Ag"):
+        judged(tmp_path, isolated, element_energies={"Cu": -3.0, "Au": -4.5})
 
 
 @pytest.mark.parametrize(
@@ -726,7 +745,24 @@ def test_files_without_a_label_are_left_out_wherever_they_are(tmp_path):
     values = {"source": source, "path": tmp_path, "split": {"val": 0.2, "test": 0.2}}
     store = prepare(tmp_path / "s", DataConfig.model_validate(values), cutoff=5.0)
     assert sum(split.graphs for split in store.manifest.splits.values()) == 18
-    assert "types" not in store.manifest.provenance["source"]  # older stores know nothing of them
+    targets = {"energy": {"unit": "eV", "key": None, "level": None, "extensive": None}}
+    provenance = store.manifest.provenance["source"]  # stores of older versions have no more
+    assert provenance["targets"] == targets and not {"types", "weight"} & provenance.keys()
+
+
+def test_elements_without_energies_are_seen_but_not_by_potentials(tmp_path):
+    def without_gold(made):
+        for number, atoms in enumerate(made):
+            atoms.numbers[:] = 29 if number % 3 else 79
+            relabel(atoms, "energy", lambda e: -14.0 + 0.01 * number)  # noqa: B023
+            if not number % 3:
+                del atoms.calc.results["energy"]
+
+    manifest = judged(tmp_path, without_gold).manifest
+    assert manifest.statistics.elements == [29, 79] and manifest.unseen == set()
+    assert [StructureGraphs(manifest, None, p).known for p in (False, True)] == [{29, 79}, {29}]
+    older = manifest.statistics.model_copy(update={"elements": []})
+    assert manifest.model_copy(update={"statistics": older}).unseen == {79}
 
 
 def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):

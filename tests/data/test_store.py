@@ -175,6 +175,14 @@ def test_refuses_graphs_that_do_not_fit(graph, tmp_path, key, value, complaint):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("weight", [[[-1.0]], [1.0], [[1.0, 2.0]], [[1.0], [1.0]]])
+def test_refuses_weights_that_are_none(graph, tmp_path, weight):
+    bad = graph(0)
+    bad.loss_weight = torch.tensor(weight)
+    with pytest.raises(InputError, match=r"trainset: graph 0: loss_weight is not \[1, 1\] with a"):
+        write_store(tmp_path / "s", {"trainset": [bad]})
+
+
 GAP, ENERGY = Target(level="graph", dim=1), Target(level="node", dim=1)
 
 

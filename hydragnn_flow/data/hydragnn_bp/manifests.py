@@ -304,6 +304,8 @@ def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
     splits = [s for s in SPLIT_OF_ROLE.values() if any(s in part.splits for _, part in parts)]
     check_alike("targets", {name: describe(part.targets) for name, part in parts})
     check_alike("node features", {name: ", ".join(part.node_features) for name, part in parts})
+    weighted = {name: "there" if WEIGHT in part.keys else "missing" for name, part in parts}
+    check_alike(f"weights, {WEIGHT},", weighted)
     for key in common:
         rows = {name: str(list(part.keys[key].shape)) for name, part in parts}
         check_alike(f"rows of {key}", rows)

@@ -342,13 +342,9 @@ def _provenance(
 ) -> dict[str, Any]:
     """Return all settings that determine a store's content, and a hash of its source files."""
     if config.source is not None:
-        source: dict[str, Any] = {"source": config.source.model_dump(mode="json")}
+        source: dict[str, Any] = {"source": _said(config.source.model_dump(mode="json"))}
     else:
-        source = {"sources": [one.to_dict() for one in config.sources or ()]}
-    for section in source.get("sources", source.values()):
-        for key in ("types", "weight"):
-            if section.get(key) is None:  # missing in older stores
-                section.pop(key, None)
+        source = {"sources": [_said(one.to_dict()) for one in config.sources or ()]}
     return {
         **source,
         "split": config.split.model_dump(mode="json"),
@@ -363,6 +359,14 @@ def _provenance(
         "leave_out_incomplete": config.missing == "leave_out" or None,
         "element_energies": config.element_energies,
     }
+
+
+def _said(settings: Any) -> Any:
+    """Return settings without keys that older stores do not have, where they are empty."""
+    if not isinstance(settings, Mapping):
+        return settings
+    newer = ("types", "weight", "classes")
+    return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 
 def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphStore:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.sources import WEIGHT
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.divide import compositions, graph_hashes
 from hydragnn_flow.data.graphs import (
@@ -165,6 +166,8 @@ def _check(graph: Data, manifest: Manifest, origin: str, cutoff: float) -> None:
             f"{origin} is so far from the origin that single precision does not resolve its "
             f"edges; leave in_place out to have it copied to the origin"
         )
+    if WEIGHT in manifest.keys and not graph[WEIGHT].all():
+        raise InputError(f"{origin} has the weight 0; leave in_place out to have it left out")
     for name in manifest.targets:
         check_size(name, graph[name].numpy(), origin)
     check_lengths(graph, cutoff, origin)
@@ -423,7 +426,7 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                     columns = dict(disk.columns(graphs))
                     for target, wrong in doubtful.items() if masks and name != TEST else ():
                         if wrong[graphs].any():
-                            columns[target] = _without(columns[target], wrong[graphs])
+                            columns |= _without(columns, target, [*targets], wrong[graphs])
                     series.append(name, columns)
                     if distrusted.any():
                         statistics.update(columns, name, distrusted[graphs])
@@ -431,11 +434,20 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     return {"content": replace(content, statistics=statistics) if distrusted.any() else content}
 
 
-def _without(column: Column, wrong: NDArray[np.bool_]) -> Column:
-    """Return the column of a target with NaN for the labels of the graphs that are ``wrong``."""
-    values = column.values.copy()
+def _without(
+    columns: Mapping[str, Column], target: str, packed: Sequence[str], wrong: NDArray[np.bool_]
+) -> dict[str, Column]:
+    """Return the columns of a target and of ``y`` with NaN for the labels of ``wrong`` graphs.
+
+    ``packed`` has the names of all targets, in their order in ``y``.
+    """
+    column, y = columns[target], columns["y"]
+    values, all_values = column.values.copy(), y.values.copy()
     values[np.repeat(wrong, column.counts)] = np.nan
-    return replace(column, values=values)
+    bounds = columns["y_loc"].values[:, packed.index(target) :][:, :2] + y.starts()[:, None]
+    for begin, end in bounds[wrong].tolist():
+        all_values[begin:end] = np.nan
+    return {target: replace(column, values=values), "y": replace(y, values=all_values)}
 
 
 _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import ase
     from torch_geometric.data import Data
 
-    from hydragnn_flow.data.sources.base import Record
+    from hydragnn_flow.data.sources.base import Chunk, Record
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -60,11 +61,43 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting:
     return values[key]
 
 
-def is_missing(value: Any) -> bool:
-    """Return whether a value of a file says that there is none: None, NaN, or a word such as na."""
+def is_missing(value: Any, classes: Collection[str] = ()) -> bool:
+    """Return whether a value of a file says that there is none: None, NaN, or a word such as na.
+
+    A word that is one of the target's ``classes`` is no such word, as na is not for sodium.
+    """
     if isinstance(value, str):
-        return value.strip().lower() in ("", "na", "n/a", "nan", "none")
+        is_class = class_key(value) in map(class_key, classes)
+        return value.strip().lower() in ("", "na", "n/a", "nan", "none") and not is_class
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def why_missing(
+    values: Mapping[str, Any], name: str, key: str, classes: Collection[str], origin: str
+) -> str:
+    """Return why a structure has no label of the target ``name``; empty if it has one.
+
+    Parameters
+    ----------
+    values
+        Values of the structure by key in the file.
+    name, key, classes
+        Name of the target, key of its label, and its classes if it has some.
+    origin
+        File and position of the structure, with which the sentence begins.
+    """
+    for weight in (CONFIG_WEIGHT, f"config_{name}_weight"):  # MACE's
+        if str(values.get(weight)) in ("0", "0.0"):
+            return f"{origin} has {weight} = 0"
+    try:
+        value = lookup(values, key, origin, "label", f"targets.{name}.key")
+    except InputError as error:
+        return str(error)
+    # One atom without its class leaves out those of all, as NaN does among numbers.
+    each = np.ravel(value).tolist() if classes else [value]
+    if any(is_missing(one, classes) for one in each):
+        return f"{origin} has the label {key!r} = {reprlib.repr(value)}"
+    return ""
 
 
 def named(
@@ -220,8 +253,6 @@ def network_keys(
                 f"{origin}: {BRANCH} is {values.tolist()}, not the number of the graph's branch, "
                 "counted from 0; correct it or leave it out"
             )
-        if key == WEIGHT:
-            weight_of(values, origin)
         if values.size == 0 or (values.ndim > 1 and values.shape[0] != 1):
             raise InputError(
                 f"{origin}: {key} has the shape {list(values.shape)}, not [k] or [1, k] with k "
@@ -278,6 +309,12 @@ def weight_in(values: Mapping[str, Any], key: str, origin: str) -> NDArray[np.fl
     if key == CONFIG_WEIGHT and values.get(key) is None:
         return weight_of(1, origin)
     return weight_of(lookup(values, key, origin, "weight", "weight"), origin, key)
+
+
+def check_weight(keys: Arrays, origin: str) -> None:
+    """Check the weight among a graph's arrays, if it has one, by :func:`weight_of`."""
+    if WEIGHT in keys:
+        weight_of(keys[WEIGHT], origin)
 
 
 def weight_of(value: Any, origin: str, key: str = WEIGHT) -> NDArray[np.float32]:
@@ -493,11 +530,9 @@ class LabelCheck:
             atoms, or in the cases of :meth:`check`.
         """
         labels, lacking = {}, ""
-        if str(values.get(CONFIG_WEIGHT)) in ("0", "0.0"):
-            raise MissingLabel(f"{origin} has {CONFIG_WEIGHT} = 0")
         for name, target in self._targets.items():
             key = target.key or name
-            if reason := _missing(values, name, key, origin):
+            if reason := why_missing(values, name, key, target.classes, origin):
                 lacking = lacking or reason
                 continue
             value = values[key]
@@ -533,7 +568,7 @@ class LabelCheck:
     def classes(
         self, name: str, value: Any, origin: str, level: Level | None = None
     ) -> NDArray[np.float64]:
-        """Convert the label of the target ``name`` to 0 and 1 by :func:`one_hot`; NaN stays NaN.
+        """Convert the label of the target ``name`` to 0 and 1 by :func:`one_hot`.
 
         Raises
         ------
@@ -544,8 +579,6 @@ class LabelCheck:
         try:
             return one_hot(value, target.classes, level)
         except ValueError as error:
-            if "nan" in map(class_key, np.reshape(value, -1).tolist()):
-                return np.array([np.nan])
             raise InputError(
                 f"{origin}: its label {target.key or name!r} {error}; correct it, or add the class "
                 f"to data.source.targets.{name}.classes"
@@ -614,34 +647,32 @@ class LabelCheck:
             raise MissingLabel(lacking)
         return checked, lacking
 
-    def complete(self, records: Iterable[Record]) -> None:
-        """Read records until all targets are found, so that missing labels have a known shape.
+    def complete(self, chunks: Sequence[Chunk], read: Callable[[Chunk], Iterator[Record]]) -> None:
+        """Read chunks until all targets are found, so that missing labels have a known shape.
+
+        Those of both ends come first, then those half-way between; of each chunk at first only a
+        few structures are read, as labels may be missing in whole files.
 
         Raises
         ------
         InputError
-            If a target has no label in any of the records.
+            If a target has no label in any of the chunks.
         """
-        following, said = iter(records), ""
+        order = dict.fromkeys((0, len(chunks) - 1))
+        step = len(chunks)
+        while step := step // 2:
+            order |= dict.fromkeys(range(len(chunks) - 1, -1, -step))
+        spread = [chunks[n] for n in order]
+        some = (record for chunk in spread for record in itertools.islice(read(chunk), 4))
+        rest = (record for chunk in spread[1:] + spread[:1] for record in read(chunk))
+        following, said = itertools.chain(some, rest), ""
         while self.found.keys() < self._targets.keys():
             record = next(following, None)
             if record is None:
-                raise InputError(f"all structures lack a label: {said}")
+                raise InputError(f"all structures of this data set lack a label: {said}")
             said = said or record.lacking
-
-
-def _missing(values: Mapping[str, Any], name: str, key: str, origin: str) -> str:
-    """Return why a structure has no label of the target ``name``; empty if it has one."""
-    weight = f"config_{name}_weight"  # MACE's
-    if str(values.get(weight)) in ("0", "0.0"):
-        return f"{origin} has {weight} = 0"
-    try:
-        value = lookup(values, key, origin, "label", f"targets.{name}.key")
-    except InputError as error:
-        return str(error)
-    if is_missing(value):
-        return f"{origin} has the label {key!r} = {value!r}"
-    return ""
+        for name in self._targets:  # in every process the order in which they are packed
+            self.found[name] = self.found.pop(name)
 
 
 def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:

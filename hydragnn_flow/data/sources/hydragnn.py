@@ -11,9 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
-from hydragnn_flow.config.sources import Level, Role, SourceSection, TargetConfig, Targets, is_taken
+from hydragnn_flow.config.sources import (
+    Level,
+    Role,
+    SourceSection,
+    TargetConfig,
+    Targets,
+    class_key,
+    is_taken,
+)
 from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack_outputs
-from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, MissingLabel, named, shaped
+from hydragnn_flow.data.sources.arrays import (
+    Arrays,
+    LabelCheck,
+    MissingLabel,
+    check_weight,
+    named,
+    shaped,
+)
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
@@ -183,7 +198,7 @@ class StoredGraphs:
         ]
         if not chunks or chunks[0].role != "train":
             raise InputError(f"{self._path} has no graphs in {TRAIN}; name a store that has some")
-        self._labels.complete(record for chunk in chunks for record in self.read(chunk))
+        self._labels.complete(chunks, self.read)
         self.unlabelled.clear()
         return chunks
 
@@ -198,7 +213,9 @@ class StoredGraphs:
             arrays = tensors(self._store[split][i])
             found = graph_of(arrays, "x", self.node_features, labels, origin)
             targets = self._labelled(arrays, len(found.atoms), origin)
+            assert found.nodes is not None
             try:
+                check_weight(found.nodes.keys, origin)
                 targets, lacking = self._labels.check(targets, len(found.atoms), origin)
             except MissingLabel as error:
                 self.unlabelled.append(str(error))
@@ -217,7 +234,8 @@ class StoredGraphs:
                 continue
             level = target.level or (known[key].level if key in known else None)
             found[name] = shaped(named(arrays, key, origin, is_label=True), level, n)
-            if target.classes and found[name].shape[-1] == 1:
+            is_named = target.classes and found[name].shape[-1] == 1
+            if is_named and np.isfinite(found[name]).all():
                 found[name] = self._labels.classes(
                     name, found[name], origin, "node" if found[name].ndim > 1 else "graph"
                 )
@@ -241,6 +259,7 @@ class StoredGraphs:
     @cached_property
     def _targets(self) -> Mapping[str, TargetConfig]:
         if self._section.targets is not None:
+            self._check_classes(self._section.targets)
             return self._section.targets
         if self._outputs_are_targets:
             levels = levels_of(self._section.outputs)
@@ -254,6 +273,18 @@ class StoredGraphs:
             name: TargetConfig(**target.model_dump(exclude={"dim"}))
             for name, target in known.items()
         }
+
+    def _check_classes(self, targets: Mapping[str, TargetConfig]) -> None:
+        """Raise InputError if columns of a store's classes would get the names of others."""
+        for name, target in targets.items():
+            own = self._store.manifest.targets.get(target.key or name)
+            ours, theirs = ([*map(class_key, one.classes)] if one else [] for one in (target, own))
+            if ours and theirs and ours != theirs:
+                raise InputError(
+                    f"{self._path}: data.source.targets.{name}.classes are {', '.join(ours)}, and "
+                    f"those of the store are {', '.join(theirs)}; write them in its order, or "
+                    f"leave data.source.targets out"
+                )
 
     @cached_property
     def _labels(self) -> LabelCheck:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.sources import BRANCH, WEIGHT
 from hydragnn_flow.data.sources.base import Chunk, Record, Source
 from hydragnn_flow.data.store.integrity import checksum
 from hydragnn_flow.data.store.manifest import Target
@@ -55,7 +55,8 @@ def open_source(config: DataConfig, seed: int) -> Source:
     if config.sources is None:
         (source,) = opened.values()
         return source
-    return JoinedSources(opened)
+    weighted = any(getattr(one.source, "weight", None) for one in config.data_sets)
+    return JoinedSources(opened, weighted)
 
 
 def fingerprint(config: DataConfig) -> dict[str, Any]:
@@ -106,9 +107,12 @@ class JoinedSources:
     ----------
     sources
         Reader of each data set by name, in the order of branch indices.
+    weighted
+        True if a data set has weights of its structures; those of the others get weight 1.
     """
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, Source], weighted: bool = False) -> None:
+        self._usual = {WEIGHT: np.ones((1, 1), np.float32)} if weighted else {}
         self._names = list(sources)
         self._sources = list(sources.values())
         self._current = 0
@@ -186,7 +190,8 @@ class JoinedSources:
             if record is None:
                 break
             # A file's own number belongs to another list.
-            yield replace(record, keys={**record.keys, **branch})
+            own = {} if record.nodes is None else record.nodes.keys
+            yield replace(record, keys={**self._usual, **own, **record.keys, **branch})
         self._seen[self._names[chunk.data_set]] = ", ".join(self.node_features)
         check_alike("node features", self._seen)
 
@@ -223,7 +228,7 @@ def check_alike(what: str, of_each: Mapping[str, str]) -> None:
 def describe(targets: Mapping[str, Target]) -> str:
     """Return a description of targets in words, for messages on differences between them."""
     return ", ".join(
-        f"{name} ({target.dim} per {target.level} in {target.unit or 'unknown units'}"
+        f"{name} ({target.words}"
         f"{'' if target.extensive is None else f', extensive: {target.extensive}'})"
         for name, target in sorted(targets.items())
     )

@@ -20,6 +20,7 @@ from hydragnn_flow.data.sources.arrays import (
     ATOMIC_NUMBER,
     LabelCheck,
     MissingLabel,
+    check_weight,
     graph_attr,
     lookup,
     weight_in,
@@ -162,7 +163,7 @@ class StructureSource(Generic[AnySection]):
         # Training data last, as they are usually the largest: errors of the others come early.
         of_role = {role: self._chunks(role) for role in reversed(self._inputs)}
         chunks = [chunk for role in self._inputs for chunk in of_role[role]]
-        self._labels.complete(record for chunk in chunks for record in self.read(chunk))
+        self._labels.complete(chunks, self.read)
         self.unlabelled.clear()
         return chunks
 
@@ -266,6 +267,7 @@ class StructureSource(Generic[AnySection]):
         )
         if group is not None:
             group = str(lookup(found.values, group, origin, "group", "group"))
+        check_weight({} if found.nodes is None else found.nodes.keys, origin)
         keys: dict[str, NDArray[Any]] = {}
         if weight is not None:
             keys[WEIGHT] = weight_in(found.values, weight, origin)

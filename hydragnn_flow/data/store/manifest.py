@@ -60,6 +60,12 @@ class Target(_Record):
     classes: tuple[str, ...] = ()
     """Names of the classes, if each component is the probability of one; labels are 0 or 1."""
 
+    @property
+    def words(self) -> str:
+        """Shape, unit and classes in words, for messages on differences between targets."""
+        classes = f", classes {', '.join(self.classes)}" if self.classes else ""
+        return f"{self.dim} per {self.level} in {self.unit or 'unknown units'}{classes}"
+
     def sizes_of(self, residuals: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return sizes of residuals [...]: absolute, or squared for probabilities of classes.
 
@@ -101,6 +107,13 @@ class LabelStatistics(_Record):
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
+    elements: list[int] = []
+    """Atomic numbers in training structures, with or without labels; empty in older stores."""
+
+    @property
+    def seen(self) -> set[int]:
+        """Atomic numbers in training structures; empty if they are unknown."""
+        return set(self.elements or self.element_energies)
 
 
 class BranchStatistics(LabelStatistics):
@@ -292,10 +305,10 @@ class Manifest(_Record):
     def unseen(self) -> set[int]:
         """Atomic numbers that occur in other splits but in no training structure.
 
-        The set is empty if they are unknown, as without an energy target.
+        The set is empty if they are unknown, as in older stores without an energy target.
         """
-        energies = self.statistics.element_energies
-        return set(self.elements) - set(energies) if energies else set()
+        seen = self.statistics.seen
+        return set(self.elements) - seen if seen else set()
 
     @property
     def masked(self) -> set[str]:

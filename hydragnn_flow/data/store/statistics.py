@@ -151,6 +151,8 @@ class Accumulator:
             labels = self._labels.setdefault(branch, _Labels(self._targets))
             labels.graphs += int(graphs.sum())
             labels.atoms += int(atoms[graphs].sum())
+            if numbers is not None:
+                labels.elements |= set(np.unique(numbers[np.repeat(graphs, atoms)]).tolist())
             labels.weigh(values, atoms, np.where(graphs, weights, np.nan))
             labels.update(values, numbers, atoms, graphs & trusted, isolated)
 
@@ -219,6 +221,7 @@ class _Labels:
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self._targets = targets
         self.graphs = self.atoms = 0
+        self.elements: set[int] = set()
         self._moments = {name: Moments(target.dim) for name, target in targets.items()}
         self._weights = {name: np.zeros(2) for name in targets}
         """Sum of the weights of a target's rows that have a label, and number of rows."""
@@ -272,6 +275,7 @@ class _Labels:
         """Add the labels that ``other`` has gathered, for example in another process."""
         self.graphs += other.graphs
         self.atoms += other.atoms
+        self.elements |= other.elements
         for name, moments in self._moments.items():
             moments.merge(other._moments[name])
             self._weights[name] += other._weights[name]
@@ -301,6 +305,7 @@ class _Labels:
             mean_square = forces.mean**2 + forces.squares / max(forces.n, 1)
             forces_rms = float(np.sqrt(mean_square.mean()))
         return {
+            "elements": sorted(self.elements) if of_atoms else [],
             "element_energies": element_energies,
             "energy_per_atom_std": residual_std,
             "reference_energies": reference_energies,
@@ -388,7 +393,7 @@ class _EnergyFit:
         from ase.data import chemical_symbols
 
         energies = self.alone if given == "isolated" else given
-        for element in self.elements:
+        for element in sorted({*self.elements, *self.alone}):
             if element not in energies:
                 symbol, lacks = chemical_symbols[element], "no energy is given"
                 if given == "isolated":

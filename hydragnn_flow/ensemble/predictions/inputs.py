@@ -15,12 +15,12 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.sources import BRANCH
-from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
+from hydragnn_flow.data import GraphStore, Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.graphs import add_encodings
 from hydragnn_flow.data.sources.arrays import add_keys, graph_attr
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
+from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST, LabelStatistics
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.engine import EngineModel
@@ -41,23 +41,26 @@ class StructureGraphs:
     branch
         Number of the branch (heads of one data set) that predicts the structures; None if there is
         only one.
+    of_energies
+        True if the members are potentials, which add an energy of each element.
     """
 
     manifest: Manifest
     branch: int | None = None
+    of_energies: bool = False
 
     @cached_property
     def known(self) -> frozenset[int]:
         """Atomic numbers of the elements that structures to predict may have.
 
-        They are those of the branch's data set if its element energies are known, and otherwise
-        those of all training data.
+        They are those in training structures of the branch's data set; a potential needs an energy
+        of each.
         """
-        if self.branch in (of_branches := self.manifest.statistics.by_branch):
-            assert self.branch is not None
-            if energies := of_branches[self.branch].element_energies:
-                return frozenset(energies)
-        return frozenset(set(self.manifest.elements) - self.manifest.unseen)
+        found: LabelStatistics = self.manifest.statistics
+        if self.branch is not None:
+            found = self.manifest.statistics.by_branch.get(self.branch, found)
+        energies = found.element_energies if self.of_energies else {}
+        return frozenset(energies or found.seen or self.manifest.elements)
 
     @property
     def example(self) -> Atoms:
@@ -273,11 +276,7 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
             of_store = of_store.model_copy(update={"unit": of_training.unit})
         if of_store != of_training:
             remedy = "convert the labels, or leave them out"
-            check(f"targets.{name}", _described(of_store), _described(of_training), remedy)
-
-
-def _described(target: Target) -> str:
-    return f"{target.dim} per {target.level} in {target.unit or 'unknown units'}"
+            check(f"targets.{name}", of_store.words, of_training.words, remedy)
 
 
 def _symbols(numbers: Iterable[int]) -> str:
