@@ -296,7 +296,7 @@ def test_a_label_that_is_not_what_its_name_says_or_of_no_known_level(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("-1.5", "nan", "structure 2 has NaN or infinity in its label 'energy'"),
+        ("-1.5", "nan", "structure 2 has the label 'energy' = nan"),
         ("energy=-1.5 ", "", "structure 2 has no label 'energy' (it has: forces"),
         ("-1.5", "n/a", "structure 2 has the label 'energy' = 'n/a'"),
         ("-1.5", "-1.5 config_weight=0", "structure 2 has config_weight = 0"),
