@@ -308,6 +308,7 @@ def test_structures_tell_which_label_they_lack_unless_all_lack_it(tmp_path, old,
     section = {"format": "ase", "train": "a.xyz", "targets": UNITS}
     source = open_source(config(tmp_path, **section), seed=0)
     lacking = [record.lacking for record in read_all(source)["train"] if record.lacking]
-    assert [said in one for one in lacking + source.unlabelled] == [True]
+    (one,) = lacking + source.unlabelled
+    assert said in one
     (tmp_path / "a.xyz").write_text(GOOD.replace(old, new))
     refused(tmp_path, re.escape(said.replace("2", "0")), **section)

@@ -96,7 +96,8 @@ def why_missing(
     # One atom without its class leaves out those of all, as NaN does among numbers.
     each = np.ravel(value).tolist() if classes else [value]
     if any(is_missing(one, classes) for one in each):
-        return f"{origin} has the label {key!r} = {reprlib.repr(value)}"
+        shown = value.item() if isinstance(value, np.generic) else value
+        return f"{origin} has the label {key!r} = {reprlib.repr(shown)}"
     return ""
 
 
