@@ -292,14 +292,15 @@ class TrialPhase:
     def _gather(self, wanted: int, seconds: float = 5.0) -> bool:
         """Prepare segments for ``wanted`` GCDs; return whether any were prepared.
 
-        It ends after some ``seconds``: until they are sent, nobody else can enqueue trials.
+        It ends after some ``seconds`` if there is one: until they are sent, nobody else can enqueue
+        trials.
         """
         before = seen = len(self._ready)
         end = self.context.clock.monotonic() + seconds
         while wanted > 0 and self._ask():
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
-            if self.context.clock.monotonic() > end:
+            if seen > before and self.context.clock.monotonic() > end:
                 break
         return seen > before
 
