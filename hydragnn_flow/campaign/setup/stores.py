@@ -110,7 +110,7 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     if isinstance(asked, int):
         return min(asked, there)
     if asked == "auto" and not config.search.judges_errors:
-        # The error is not used, but of a label: so many have one of the target with the most.
+        # No error decides, but it must exist: as many graphs surely have a label of some target.
         lacking = manifest.lacking.get(VALIDATION, {})
         return min(1 + min(lacking.get(name, 0) for name in _learnt(config, manifest)), there)
     if asked == "all" or budget is None:

@@ -102,8 +102,8 @@ class LabelStatistics(_Record):
     """Standard deviation of the energy per atom after subtracting the element energies, in the
     energy's unit; 1 if nothing remains."""
     reference_energies: dict[int, float] = {}
-    """Energy of each element that was given instead of the fit, plus the shift, equal for all, that
-    makes the mean of what is left per atom zero; empty if the fit is used."""
+    """Given energy of each element, by atomic number, plus a shift that is equal for all elements.
+    The shift makes the mean residual per atom zero. The mapping is empty if energies are fitted."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]

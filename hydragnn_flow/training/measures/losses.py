@@ -405,8 +405,8 @@ class Loss:
     def judged(self, sums: Tensor, counts: Counts) -> float:
         """Return the loss of an evaluation, from the sum of :meth:`sums` over all batches.
 
-        As in training, the loss of each branch is divided by the fraction of its labels that are
-        not missing.
+        The loss of each branch is divided by the fraction of its labels that are not missing, as
+        in training.
 
         Parameters
         ----------
