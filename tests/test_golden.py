@@ -123,7 +123,7 @@ def test_training_goes_on_from_a_checkpoint(run, config, tmp_path):
 
 def test_commands_show_it(run, config, monkeypatch, capsys):
     assert len(trials_frame(run)) == config.search.trials
-    for command in ("status", "trials"):
+    for command in ("status", "report", "trials"):
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", command, str(run)])
         with pytest.raises(SystemExit) as end:
             cli.main()

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.search import direction_of
-from hydragnn_flow.data.store.manifest import kept_manifest
+from hydragnn_flow.data.store.manifest import Manifest, kept_manifest
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty.calibration import recalibration_of
 from hydragnn_flow.errors import InputError
@@ -120,7 +120,7 @@ class RunFiles:
     """Content of `run.yaml`."""
     configuration: str
     """Text of `run.yaml`."""
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
     """Manifest of the store; None until the data are prepared."""
     stage: Stage
     """Phase of the run, and the results of its segments (jobs of training)."""
@@ -156,7 +156,7 @@ def read_run(directory: Path) -> RunFiles:
         coverage=None if config.ensemble is None else config.ensemble.coverage,
         values=read_yaml(directory / CONFIG),
         configuration=(directory / CONFIG).read_text(encoding="utf-8"),
-        manifest=next((read_json(file) for file in kept if file.exists()), None),
+        manifest=next((kept_manifest(file) for file in kept if file.exists()), None),
         stage=stage,
         study=study,
         trials=study_frame(study, stage.results, config.search.objectives),
