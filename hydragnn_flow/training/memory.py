@@ -53,6 +53,19 @@ def give_back_memory() -> None:
         _accelerator(torch.accelerator.current_accelerator()).empty_cache()
 
 
+def limit_memory(gib: float | None, device: str = "") -> None:
+    """Limit what torch reserves on this process's GPU to some memory [GiB]; None for no limit.
+
+    ``device`` is torch's type of the device that is going to compute. Without it, only a GPU that
+    this process uses already is limited.
+    """
+    runtime: Any = torch.cuda
+    if device == "cuda" or (not device and runtime.is_initialized()):
+        whole = runtime.get_device_properties(0).total_memory / 2**30
+        fraction = 1.0 if gib is None else min(max(gib / whole, 0.0), 1.0)
+        runtime.set_per_process_memory_fraction(fraction, 0)
+
+
 def forget_peak_memory(device: torch.device) -> None:
     """Reset this process's peak memory, which otherwise includes that of its earlier jobs."""
     if device.type != "cpu":

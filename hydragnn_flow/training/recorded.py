@@ -12,6 +12,7 @@ device cannot record, steps are taken as on a CPU, and the result of the segment
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -63,6 +64,11 @@ class GraphRecorder:
 
 RECORDERS: dict[str, Callable[[torch.device], GraphRecorder]] = {"cuda": GraphRecorder}
 """Recorders by type of device; torch calls AMD's devices `cuda` too."""
+
+
+def replays_wanted() -> bool:
+    """Return False if the environment variable `HYDRAGNN_FLOW_REPLAY` is 0, for broken drivers."""
+    return os.environ.get("HYDRAGNN_FLOW_REPLAY") != "0"
 
 
 class _Place:

@@ -45,7 +45,7 @@ from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.plan.sizes import choose_sizes
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
-from hydragnn_flow.training.recorded import RECORDERS, RecordedSteps
+from hydragnn_flow.training.recorded import RECORDERS, RecordedSteps, replays_wanted
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
@@ -527,7 +527,8 @@ class Trainer:
     @property
     def _records(self) -> bool:
         """True if the device may replay training steps from recordings."""
-        if not self.may_record or self.device.type not in RECORDERS:
+        may = self.may_record and replays_wanted()
+        if not may or self.device.type not in RECORDERS:
             return False
         # The root of a mean over ranks is exchanged within the loss.
         alone = self.world.size == 1 or not (self._divides or self.loss.is_root)
