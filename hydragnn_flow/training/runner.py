@@ -114,6 +114,7 @@ def run_segment(
         cpu_seconds=time.process_time() - cpu,
         peak_memory_gib=peak_memory_gib(device),
         joules=meter.joules(),
+        active=meter.active,
     )
 
 
