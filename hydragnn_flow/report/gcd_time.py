@@ -246,8 +246,8 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
         ``gcd_hours``, in which GCDs were at work; ``node_hours``, in which any GCD of a node was;
         ``cpu_seconds``; ``joules`` of segments whose energy was counted, None without such
         segments; ``uncounted``, the number of other segments that ran; ``peak_memory_gib`` of the
-        largest process; ``active``, the mean fraction of the time in which GPUs of segments computed
-        anything, None if nothing measured it.
+        largest process; ``active``, the mean fraction of the time in which GPUs computed anything,
+        None if nothing measured it.
     """
     times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
@@ -259,7 +259,8 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
         if segment.joules is not None:
             joules.append(segment.joules)
         if segment.active is not None:
-            active.append((segment.seconds, segment.seconds * segment.active))
+            weight = max(segment.seconds, 1e-9)
+            active.append((weight, weight * segment.active))
         if segment.gcds and 0 < segment.started < segment.ended:
             uncounted += segment.joules is None
             for node, gcd in segment.places:
