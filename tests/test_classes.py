@@ -19,7 +19,7 @@ from torch.nn import functional
 from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.data.sources.arrays import one_hot, why_missing
+from hydragnn_flow.data.sources.labels import one_hot, why_missing
 from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
 from hydragnn_flow.ensemble.evaluation.measures import measure_classes
 from hydragnn_flow.ensemble.predictions.files import write_predictions

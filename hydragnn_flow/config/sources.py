@@ -1,4 +1,4 @@
-"""Sources and targets of `data`: formats, files, units and levels.
+"""Sources and targets of `data`: formats, files, splits, units and levels.
 
 A format is one file of ``hydragnn_flow.data.sources``, which holds its section of the configuration
 and the class that reads it, and one line of `FORMATS`. A user's own format is named as
@@ -49,6 +49,17 @@ this table."""
 Role = Literal["train", "val", "calibration", "test"]
 """Split that structures of a source are for. Splits for which the source has no structures are
 drawn from those for ``train``."""
+TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
+"""HydraGNN's names of the training, validation and test split."""
+CALIBRATION = "calibrationset"
+"""Split used only for the weights and error bars of an ensemble; HydraGNN has none."""
+SPLIT_OF_ROLE: dict[Role, str] = {
+    "train": TRAIN,
+    "val": VALIDATION,
+    "calibration": CALIBRATION,
+    "test": TEST,
+}
+"""Name of the split by role of its structures in a source."""
 Level = Literal["graph", "node"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level, TargetConfig, class_key, good_names
-from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
+from hydragnn_flow.data.sources.labels import LEVELS, MEANINGS, is_missing, level_of, shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.errors import InputError
 

@@ -18,8 +18,8 @@ import yaml
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level
-from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, stress_of_virial
 from hydragnn_flow.data.sources.file_names import natural_order
+from hydragnn_flow.data.sources.labels import LEVELS, MEANINGS, stress_of_virial
 from hydragnn_flow.data.sources.structures import NAMES, Found
 from hydragnn_flow.errors import InputError
 

@@ -16,17 +16,10 @@ from pydantic import Field
 
 from hydragnn_flow.config.sources import WEIGHT, Level, Role
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.data.sources.arrays import (
-    ATOMIC_NUMBER,
-    LabelCheck,
-    MissingLabel,
-    check_weight,
-    graph_attr,
-    lookup,
-    weight_in,
-)
+from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, graph_attr, lookup
 from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
+from hydragnn_flow.data.sources.labels import LabelCheck, MissingLabel, check_weight, weight_in
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.origins import named
 from hydragnn_flow.errors import InputError

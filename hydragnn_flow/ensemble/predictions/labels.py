@@ -12,7 +12,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config.sources import BRANCH, is_virial
 from hydragnn_flow.data import GraphStore, Manifest, Target
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.data.sources.arrays import one_hot, shaped, stress_of_virial, why_missing
+from hydragnn_flow.data.sources.labels import one_hot, shaped, stress_of_virial, why_missing
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
