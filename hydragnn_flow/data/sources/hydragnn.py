@@ -85,6 +85,10 @@ class HydragnnSource(SourceSection):
     def open(self, folder: Path, seed: int) -> StoredGraphs:
         return StoredGraphs(self, folder)
 
+    def _conflicts(self) -> Iterator[str]:
+        if any(one.unit_in_file for one in (self.targets or {}).values()):
+            yield "targets: graphs keep the units of their file; leave unit_in_file out"
+
     def check_in_place(self) -> None:
         """Accept the use of files in place; the keys of a file are only checked when it is read."""
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import WEIGHT, Level, TargetConfig, class_key, is_virial
+from hydragnn_flow.config.sources import (
+    WEIGHT,
+    Level,
+    TargetConfig,
+    class_key,
+    is_virial,
+    unit_factor,
+)
 from hydragnn_flow.data.sources.arrays import Arrays, lookup
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
@@ -216,6 +223,21 @@ def level_of(value: Any, names: Sequence[str], n_atoms: int) -> Level | None:
     return level
 
 
+def in_unit(value: Any, name: str, key: str, factor: float, atoms: ase.Atoms) -> Any:
+    """Return a label of a file as its target has it: multiplied by ``factor``, its unit's.
+
+    A stress is computed if ``key`` is that of a virial.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the value is not made of numbers, and in the cases of :func:`stress_of_virial`.
+    """
+    if is_virial(name, key):
+        value = stress_of_virial(value, atoms)
+    return value if factor == 1 else np.asarray(value, np.float64) * factor
+
+
 def stress_of_virial(value: Any, atoms: ase.Atoms) -> NDArray[np.float64]:
     """Return the stress of a structure: minus its virial over the volume of the cell [Å³].
 
@@ -317,8 +339,8 @@ class LabelCheck:
                     f"it had a decimal comma; write it with a point, or two numbers with points"
                 )
             try:
-                if is_virial(name, key):
-                    value = stress_of_virial(value, atoms)
+                factor = unit_factor(name, key, target.unit_in_file, target.unit)
+                value = in_unit(value, name, key, factor, atoms)
                 shaped(value, level, len(atoms))
             except (TypeError, ValueError) as error:
                 said = f"is not made of numbers ({reprlib.repr(value)})"

@@ -248,11 +248,11 @@ class StructureSource(Generic[AnySection]):
             )
         for target, one in self._section.targets.items():
             key = one.key or target
-            unit = found.converted.get(key)
-            if unit and not is_slope(one.unit, unit.split("/")[0], by_volume="³" in unit):
+            unit, said = found.converted.get(key), one.unit_in_file or one.unit
+            if unit and not is_slope(said, unit.split("/")[0], by_volume="³" in unit):
                 raise InputError(
                     f"{origin}: its label {key!r} is converted to {unit}, but the unit of "
-                    f"data.source.targets.{target} is {one.unit!r}; write {unit}"
+                    f"data.source.targets.{target} is {said!r}; write {unit}"
                 )
         targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, weight, attributes = (
