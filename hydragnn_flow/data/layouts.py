@@ -302,8 +302,7 @@ def _opened(file: Path) -> Iterator[Mapping[str, Any]]:
     """Context manager: groups of arrays of a file by path."""
     format = array_format(file)
     if format == "npz":
-        with np.load(file) as arrays:
-            yield {"": arrays}
+        yield {"": _of_npz(file, file.stat().st_mtime_ns)}
     elif format == "deepmd":
         yield _of_deepmd(file)
     else:
@@ -315,6 +314,35 @@ def _opened(file: Path) -> Iterator[Mapping[str, Any]]:
             ) from None
         with h5py.File(file, "r") as opened:
             yield opened
+
+
+@lru_cache(maxsize=1)
+def _of_npz(file: Path, changed: int) -> Mapping[str, Any]:
+    return _Unpacked(file)
+
+
+class _Unpacked(Mapping[str, Any]):
+    """Arrays of a `.npz`, each unpacked once for all chunks of the file that a process reads."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        with np.load(file) as arrays:
+            self._arrays: dict[str, Any] = dict.fromkeys(arrays)
+
+    def __getitem__(self, key: str) -> Any:
+        if self._arrays[key] is None:
+            with np.load(self._file) as arrays:
+                self._arrays[key] = arrays[key]
+        return self._arrays[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._arrays  # Mapping's would unpack
 
 
 def _of_deepmd(file: Path) -> dict[str, Mapping[str, Any]]:

@@ -65,6 +65,22 @@ def test_a_layout_is_found_and_read(name, tmp_path):
     }
 
 
+def test_arrays_of_an_npz_are_unpacked_once_for_all_chunks(tmp_path, monkeypatch):
+    unpacked, get = [], np.lib.npyio.NpzFile.__getitem__
+    monkeypatch.setattr(
+        np.lib.npyio.NpzFile,
+        "__getitem__",
+        lambda self, key: unpacked.append(key) or get(self, key),
+    )
+    arrays = {"R": np.arange(3600.0).reshape(600, 2, 3), "E": np.arange(600.0), "left": np.zeros(3)}
+    np.savez(tmp_path / "a.npz", z=[1, 1], **arrays)
+    section = {"format": "ase", "train": "a.npz", "targets": {"energy": "kcal/mol"}}
+    source = open_source(config(tmp_path, **section), 0)
+    read = [record for chunk in source.chunks() for record in source.read(chunk)]
+    assert [float(one.targets["energy"][0]) for one in read] == arrays["E"].tolist()
+    assert sorted(unpacked) == ["E", "R", "z"]
+
+
 def test_origins_count_steps_that_are_left_out(tmp_path):
     write_pwscf(tmp_path / "pw.out", copy.deepcopy(crystals(30)), unconverged=[0, 1, 7])
     section = {"format": "ase", "train": "pw.out", "targets": {"energy": "eV"}}
