@@ -365,7 +365,7 @@ def _said(settings: Any) -> Any:
     """Return settings without keys that older stores do not have, where they are empty."""
     if not isinstance(settings, Mapping):
         return settings
-    newer = ("types", "weight", "classes")
+    newer = ("types", "weight", "classes", "unit_in_file")
     return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 
