@@ -225,6 +225,34 @@ def test_what_is_hardly_right_is_named(what, tmp_path):
     assert re.search(says, said), said
 
 
+@pytest.mark.parametrize(
+    ("forces", "unit", "says"),
+    [
+        (1.0, "eV/Å", "^$"),
+        (-1.0, "eV/Å", "by -(1|0.99)"),
+        (1 / 25.7, "eV/Å", "by 2[56].* 39 pairs"),
+        (1 / 25.7, "Ry/bohr", "^$"),
+        (1.0, "", "^$"),
+    ],
+)
+def test_forces_are_the_slope_of_the_energy_along_a_trajectory(forces, unit, says, tmp_path):
+    """C, H: also where atoms leave the cell at one side and enter at the other."""
+    atoms, random, made = bulk("Cu", cubic=True), np.random.default_rng(3), []
+    for _ in range(40):
+        atoms.rattle(0.03, rng=random)
+        atoms.wrap()
+        atoms.calc = EMT()
+        labels = {name: atoms.calc.get_property(name, atoms) for name in ("energy", "forces")}
+        labels["forces"] = forces * labels["forces"]
+        made.append(atoms.copy())
+        made[-1].calc = SinglePointCalculator(made[-1], **labels)
+    ase.io.write(tmp_path / "a.xyz", made, format="extxyz")
+    source = {"format": "ase", "train": "a.xyz", "targets": {"energy": "eV", "forces": unit}}
+    store = prepare_store(config(tmp_path, **source), 5.0, None, 0, tmp_path / "s")
+    said = "; ".join(store.manifest.provenance.get("suspicious", {}).get("all", []))
+    assert re.search(says, said), said
+
+
 @pytest.mark.parametrize("three_first", [True, False])
 def test_the_level_does_not_depend_on_where_chunks_are_cut(three_first, tmp_path):
     symbols = ["H3" if (i < 300) == three_first else "H2" for i in range(600)]
