@@ -299,7 +299,7 @@ class TargetConfig(Section):
         if not self.classes:
             return
         if self.unit or self.unit_in_file or self.extensive:
-            yield "classes have no unit and are no sum over atoms; remove unit and extensive"
+            yield "classes have no unit and are no sum over atoms; remove units and extensive"
         if len(set(map(class_key, self.classes))) < max(len(self.classes), 2):
             named = ", ".join(self.classes)
             yield f"classes must be two or more that differ, got {named}; correct them"

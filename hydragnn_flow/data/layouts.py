@@ -6,6 +6,7 @@ Files with arrays over many structures, which ASE does not read, are read here.
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -321,28 +322,19 @@ def _of_npz(file: Path, changed: int) -> Mapping[str, Any]:
     return _Unpacked(file)
 
 
-class _Unpacked(Mapping[str, Any]):
+class _Unpacked(UserDict[str, Any]):
     """Arrays of a `.npz`, each unpacked once for all chunks of the file that a process reads."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
         with np.load(file) as arrays:
-            self._arrays: dict[str, Any] = dict.fromkeys(arrays)
+            super().__init__(dict.fromkeys(arrays))
+        self._file = file
 
     def __getitem__(self, key: str) -> Any:
-        if self._arrays[key] is None:
+        if self.data[key] is None:
             with np.load(self._file) as arrays:
-                self._arrays[key] = arrays[key]
-        return self._arrays[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._arrays  # Mapping's would unpack
+                self.data[key] = arrays[key]
+        return self.data[key]
 
 
 def _of_deepmd(file: Path) -> dict[str, Mapping[str, Any]]:
