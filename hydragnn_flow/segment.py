@@ -339,6 +339,10 @@ class TrainingOutcome:
     fused: int = 1
     """Number of segments that were trained together in one process, this one included. Times and
     energy are this segment's share of the process's; peak memory is that of the process."""
+    replayed: int = 0
+    """Number of gradients and evaluations of a batch that the device replayed from recordings."""
+    not_replayed: str = ""
+    """Reason why the device could not replay steps; empty if it did, or steps are not recorded."""
     started: float = 0.0
     """Unix time at which the segment started [s]."""
     ended: float = 0.0

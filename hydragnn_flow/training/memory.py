@@ -58,6 +58,7 @@ def forget_peak_memory(device: torch.device) -> None:
     if device.type != "cpu":
         runtime = _accelerator(device)
         runtime.init()  # or an unused runtime fails with "Invalid device argument"
+        runtime.empty_cache()
         runtime.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
         _CLEAR_REFS.write_text("5", encoding="utf-8")
@@ -66,14 +67,14 @@ def forget_peak_memory(device: torch.device) -> None:
 def peak_memory_gib(device: torch.device) -> float:
     """Return the peak of this process's own memory since :func:`forget_peak_memory` [GiB].
 
-    On an accelerator this is what torch has allocated there. On a processor it excludes pages of
-    files, since libraries and a store in memory belong to the node. Linux records the peak of all
-    pages only, so the file pages present at the end are subtracted; they hardly ever become fewer.
-    Parts of a store that were first read after the peak make the result too small. Other systems
-    count all pages.
+    On an accelerator this is what torch has reserved there, as recorded steps keep what they need.
+    On a processor it excludes pages of files, since libraries and a store in memory belong to the
+    node. Linux records the peak of all pages only, so the file pages present at the end are
+    subtracted; they hardly ever become fewer. Parts of a store that were first read after the peak
+    make the result too small. Other systems count all pages.
     """
     if device.type != "cpu":
-        return float(_accelerator(device).max_memory_allocated(device)) / 2**30
+        return float(_accelerator(device).max_memory_reserved(device)) / 2**30
     if _CLEAR_REFS.exists():
         lines = _STATUS.read_text(encoding="utf-8").splitlines()
         fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]
