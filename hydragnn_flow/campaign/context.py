@@ -20,8 +20,8 @@ from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import PARAMETERS
+from hydragnn_flow.config.sources import TRAIN, VALIDATION
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import DriverFile, Site

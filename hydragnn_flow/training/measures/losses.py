@@ -25,9 +25,8 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Training
-from hydragnn_flow.config.sources import WEIGHT
+from hydragnn_flow.config.sources import TRAIN, WEIGHT
 from hydragnn_flow.data import GraphStore, Manifest
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.branches import branch_of_graph, sum_by
