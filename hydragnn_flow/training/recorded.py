@@ -53,9 +53,13 @@ class GraphRecorder:
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return a function that replays the kernels of ``function``; none runs before."""
         graph = torch.cuda.CUDAGraph()
-        # A thread of the loader pins memory meanwhile, which would end a global recording.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        # A thread of the loader pins memory meanwhile, which would end a global recording. A
+        # recording that fails leaves its stream the current one, which the outer context undoes.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
         ):
             function()
         replay: Callable[[], None] = graph.replay
