@@ -6,7 +6,6 @@ past validation losses. So it is the same after a restart, and on any number of 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -193,10 +192,10 @@ def make_optimizer(
     if settings.type == "Muon":
         kind = partial(Muon, matrices=weight_matrices(model))
     make: Callable[..., torch.optim.Optimizer] = kind
-    if records and "capturable" in inspect.signature(kind).parameters:
-        options["capturable"] = True
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
+        if records and settings.type != "SGD":  # which has no such option, and needs none
+            options["capturable"] = True
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)

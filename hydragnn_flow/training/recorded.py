@@ -142,7 +142,7 @@ class RecordedSteps:
         self._counts = Counts(*counts)
         self._groups = optimizer.param_groups
         # Other optimisers read their settings on the host, so their update is not recorded.
-        self._records_update = all(g.get("fused") or g.get("capturable") for g in self._groups)
+        self._records_update = all(group.get("fused") for group in self._groups)
         if self._records_update:
             for group in self._groups:
                 group["lr"] = rate
