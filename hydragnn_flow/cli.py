@@ -243,8 +243,9 @@ def store_info(path: Store) -> None:
     of_atoms = bool(summary["elements"])
     per = {"graph": "structure", "node": "atom"} if of_atoms else {"graph": "graph", "node": "node"}
     targets = ", ".join(
-        f"{name} [{target['unit'] or 'unit unknown'}] per {per[target['level']]}"
+        f"{name} [{classes or target['unit'] or 'unit unknown'}] per {per[target['level']]}"
         for name, target in summary["targets"].items()
+        for classes in [f"classes {', '.join(target['classes'])}" if target["classes"] else ""]
     )
     cutoff, cap = summary["cutoff"], summary["max_neighbours"]
     reach = "unknown"

@@ -331,6 +331,9 @@ class TrainingOutcome:
     peak_memory_gib: float = 0.0
     joules: float | None = None
     """Energy of the segment on all ranks [J]; None if a rank has no energy counter."""
+    active: float | None = None
+    """Mean fraction of the time in which the GPU computed anything, of all its processes, 0 to 1,
+    in samples every ten seconds; None if nothing measures it."""
     spent_seconds: float = 0.0
     """Time of all earlier segments of this training up to the checkpoint from which this segment
     started, summed over GCDs [s]. Segments whose results were lost count too."""
@@ -339,6 +342,10 @@ class TrainingOutcome:
     fused: int = 1
     """Number of segments that were trained together in one process, this one included. Times and
     energy are this segment's share of the process's; peak memory is that of the process."""
+    replayed: int = 0
+    """Number of gradients and evaluations of a batch that the device replayed from recordings."""
+    not_replayed: str = ""
+    """Reason why the device could not replay steps; empty if it did, or steps are not recorded."""
     started: float = 0.0
     """Unix time at which the segment started [s]."""
     ended: float = 0.0

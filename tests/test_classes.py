@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from ase import Atoms
+from console_cases import Console
 from ensemble_cases import untrained_ensemble
 from scipy import special
 from segment_cases import make_spec, network_with
@@ -19,7 +20,7 @@ from torch.nn import functional
 from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
-from hydragnn_flow.data.sources.arrays import one_hot, why_missing
+from hydragnn_flow.data.sources.labels import one_hot, why_missing
 from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
 from hydragnn_flow.ensemble.evaluation.measures import measure_classes
 from hydragnn_flow.ensemble.predictions.files import write_predictions
@@ -92,7 +93,9 @@ def run(store, tmp_path_factory):
     return untrained_ensemble(folder, store, network=NETWORK, data=data)
 
 
-def test_a_store_has_a_column_of_each_class(store):
+def test_a_store_has_a_column_of_each_class(store, monkeypatch, capsys):
+    said = Console(store.path.parent, monkeypatch, capsys).says("store", "info", store.path)
+    assert "kind [classes light, noble, magnetic] per structure" in " ".join(said.split())
     graph = store["trainset"][0]
     kind, odd = store.manifest.targets["kind"], store.manifest.targets["odd"]
     assert (kind.level, kind.dim, kind.classes) == ("graph", 3, ("light", "noble", "magnetic"))

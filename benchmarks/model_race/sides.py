@@ -70,7 +70,7 @@ class Ours:
             directory=str(store.with_suffix(".no-checkpoint")),
             store=StoreAccess(path=str(store)),
             network=load_network(section),
-            epochs=EpochPlan(until_epoch=1),
+            epochs=EpochPlan(until_epoch=_STEPS),  # enough for a device to record steps
             rung=0,
             seed=0,
         )
@@ -91,6 +91,12 @@ class Ours:
             for step, batch in trainer._train_epoch(monitor):
                 trainer.taken = trainer.train_step(step, batch)
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
+
+    @property
+    def not_replayed(self) -> str:
+        """Reason why the device computes steps that it should replay; empty if there is none."""
+        recorded = self._trainer.recorded
+        return recorded.reason if recorded else ""
 
     def step(self) -> None:
         """Take one step, and do not look at its loss."""

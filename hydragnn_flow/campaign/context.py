@@ -20,8 +20,8 @@ from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import PARAMETERS
+from hydragnn_flow.config.sources import TRAIN, VALIDATION
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import DriverFile, Site
@@ -230,6 +230,8 @@ class Context:
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
+    # Reasons for which GPUs do not replay steps, each told once.
+    _not_replayed: set[str] = field(init=False, default_factory=set)
     validation: Validation = field(init=False)
     """Validation of each epoch, with the errors of a trivial predictor, computed once."""
 
@@ -510,6 +512,10 @@ class Context:
                 told = "%s %d began at epoch %d: %s"
                 values = result.kind, result.number, result.from_epoch, result.passed_over
                 tell(_logger, told, *values)
+            if (why := result.not_replayed) and why not in self._not_replayed:
+                self._not_replayed.add(why)
+                told = "%s %d, and perhaps others, computed steps that the GPU did not replay: %s"
+                tell(_logger, told, result.kind, result.number, why)
         now = self.clock.monotonic()
         if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
             self._kept_costs = now

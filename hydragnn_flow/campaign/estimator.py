@@ -14,8 +14,8 @@ from hydragnn_flow.campaign.task import fewest_micro_batches, takes_more
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.models import HydraModel, Model, build_model, network_cost

@@ -14,7 +14,7 @@ from hydragnn_flow.campaign.context import Context, is_judged
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.task import SegmentTask, log_retry, takes_more
 from hydragnn_flow.config.network import read_json, write_network
-from hydragnn_flow.data.splits import VALIDATION
+from hydragnn_flow.config.sources import VALIDATION
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.ensemble.selection import Choice, Selection, choose_trials
 from hydragnn_flow.ensemble.summary import SELECTION, FailedMember, failed_members

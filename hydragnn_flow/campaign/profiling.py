@@ -17,8 +17,8 @@ import torch
 
 from hydragnn_flow.campaign.setup.stores import segment_of_run
 from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Task, run_all, wait_until_seen

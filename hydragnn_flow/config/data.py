@@ -426,7 +426,7 @@ def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
             if described and other and here != there:
                 yield (
                     f"sources: {target} is in {there} in {first} and in {here} in {name}; convert "
-                    f"one of them"
+                    f"one of them, as by unit_in_file"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Sources and targets of `data`: formats, files, units and levels.
+"""Sources and targets of `data`: formats, files, splits, units and levels.
 
 A format is one file of ``hydragnn_flow.data.sources``, which holds its section of the configuration
 and the class that reads it, and one line of `FORMATS`. A user's own format is named as
@@ -26,7 +26,7 @@ from pydantic import (
 
 from hydragnn_flow.config.base import Section, import_class
 from hydragnn_flow.config.domain import did_you_mean
-from hydragnn_flow.config.units import energy_unit
+from hydragnn_flow.config.units import conversion, energy_unit
 
 if TYPE_CHECKING:
     from hydragnn_flow.config.network import NetworkConfig
@@ -49,6 +49,17 @@ this table."""
 Role = Literal["train", "val", "calibration", "test"]
 """Split that structures of a source are for. Splits for which the source has no structures are
 drawn from those for ``train``."""
+TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
+"""HydraGNN's names of the training, validation and test split."""
+CALIBRATION = "calibrationset"
+"""Split used only for the weights and error bars of an ensemble; HydraGNN has none."""
+SPLIT_OF_ROLE: dict[Role, str] = {
+    "train": TRAIN,
+    "val": VALIDATION,
+    "calibration": CALIBRATION,
+    "test": TEST,
+}
+"""Name of the split by role of its structures in a source."""
 Level = Literal["graph", "node"]
 
 
@@ -255,7 +266,10 @@ class TargetConfig(Section):
     """
 
     unit: str
-    """Unit of the values in the file. Required unless there are ``classes``."""
+    """Unit of the values. Required unless there are ``classes``."""
+    unit_in_file: str | None = Field(default=None, min_length=1)
+    """Unit of the values in the file if they are to be converted to ``unit``: of energies, forces,
+    stresses or virials. By default it is ``unit``."""
     classes: tuple[ClassName, ...] = ()
     """Classes (categories) that the label names, such as ``[insulator, metal]``: text, whole
     numbers, or true and false, which are also 1 and 0. A network learns their probabilities."""
@@ -284,8 +298,8 @@ class TargetConfig(Section):
             yield "extensive applies to targets of structures, and this one is of atoms; remove it"
         if not self.classes:
             return
-        if self.unit or self.extensive:
-            yield "classes have no unit and are no sum over atoms; remove unit and extensive"
+        if self.unit or self.unit_in_file or self.extensive:
+            yield "classes have no unit and are no sum over atoms; remove units and extensive"
         if len(set(map(class_key, self.classes))) < max(len(self.classes), 2):
             named = ", ".join(self.classes)
             yield f"classes must be two or more that differ, got {named}; correct them"
@@ -306,6 +320,26 @@ def is_virial(name: str, key: str) -> bool:
     The target is a stress: minus the virial over the volume, the sign that ASE and MACE give it.
     """
     return name == "stress" and "virial" in key.lower() and "stress" not in key.lower()
+
+
+def unit_factor(name: str, key: str, unit_in_file: str | None, unit: str) -> float:
+    """Return what labels of the target ``name`` under ``key`` are multiplied by: 1 by default.
+
+    Raises
+    ------
+    ValueError
+        If the unit in the file cannot be converted to that of the target.
+    """
+    if unit_in_file is None:
+        return 1.0
+    per_volume = "/Å³" if is_virial(name, key) else ""
+    factor = conversion(unit_in_file + per_volume, unit)
+    if factor is None:
+        raise ValueError(
+            f"{name}: unit_in_file {unit_in_file!r} of the label {key!r} cannot be converted to "
+            f"{unit!r}; write units of one kind, of energies, forces or stresses, or convert it"
+        )
+    return factor
 
 
 def is_taken(name: str) -> bool:
@@ -330,8 +364,10 @@ def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
                 f"the name {name!r} {wrong}; choose another, with the file's name as its key: "
                 f"my_target: {{unit: {target.unit!r}, key: {key!r}}}"
             )
+        unit_factor(name, target.key or name, target.unit_in_file, target.unit)
         if (
             is_virial(name, target.key or name)
+            and not target.unit_in_file
             and energy_unit(target.unit.rpartition("/")[0]) is None
         ):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Units of energies, and whether a unit of forces or of a stress belongs to that of an energy."""
+"""Units of energies, forces and stresses: which belong together, and conversion between them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,43 @@ def energy_unit(text: str) -> str | None:
     unit.
     """
     return _ENERGIES.get(_plain(text))
+
+
+def conversion(unit: str, wanted: str) -> float | None:
+    """Return the factor that converts numbers of one unit to another; None if nothing does.
+
+    The units are those of energies, also per length, volume or atom, and of pressures.
+    """
+    one, other = _in_ev_and_angstrom(unit), _in_ev_and_angstrom(wanted)
+    return one[0] / other[0] if one and other and one[1:] == other[1:] else None
+
+
+def _in_ev_and_angstrom(unit: str) -> tuple[float, int, bool] | None:
+    """Return a unit in eV and Å, by which power of a length it is divided, whether by atoms."""
+    from ase import units  # slow to import
+
+    pressures = {"Pa": 1.0, "kPa": 1e3, "MPa": 1e6, "GPa": 1e9, "bar": 1e5, "kbar": 1e8, "kB": 1e8}
+    if pascal := pressures.get(unit.strip()):
+        return pascal * units.Pascal, 3, False
+    plain = _plain(unit)
+    of_all = plain.removesuffix("/atom")
+    of_energy, _, by = (of_all, "", "") if of_all in _ENERGIES else of_all.rpartition("/")
+    length = _LENGTH.match(by)
+    power = _POWER.fullmatch(by[length.end() :]) if length else None
+    if of_energy not in _ENERGIES or (by and not power):
+        return None
+    energies = {
+        "ev": 1.0,
+        "mev": 1e-3,
+        "kcal/mol": units.kcal / units.mol,
+        "kj/mol": units.kJ / units.mol,
+        "hartree": units.Hartree,
+        "rydberg": units.Rydberg,
+    }
+    lengths = {"bohr": units.Bohr, "a0": units.Bohr, "nm": 10.0, "pm": 0.01}
+    cubed = 0 if not (length and power) else 3 if power[1] else 1
+    value = energies[_ENERGIES[of_energy]] / lengths.get(length[0] if length else "", 1.0) ** cubed
+    return float(value), cubed, of_all != plain
 
 
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from hydragnn_flow.config.sources import Role
+from hydragnn_flow.config.sources import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION, Role
 from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]

@@ -294,7 +294,7 @@ def _check_names(table: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
         if (meant := near.get(cells[0].casefold())) is not None:
             raise InputError(
                 f"{table}: column {column!r} names {cells[0]!r}, which is no file, but {meant!r} "
-                "is; write it so"
+                "is; write it so, with its folder, case and ending"
             )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level, TargetConfig, class_key, good_names
-from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, is_missing, level_of, shaped
+from hydragnn_flow.data.sources.labels import LEVELS, MEANINGS, is_missing, level_of, shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.errors import InputError
 
@@ -219,7 +219,7 @@ def _lacking(structures: Sequence[Found], key: str, labels: Sequence[object]) ->
         if re.fullmatch(r"[\s\d.+-]+[dD][-+]?\d+\s*", value):
             said += " with Fortran's exponent (write e for D)"
         elif re.fullmatch(r"[\s\d+-]+,\d+\s*", value):
-            said += " with a decimal comma (write a point)"
+            said += " with a decimal comma (write a point; a table's semicolons may stay)"
     else:
         said = "NaN, infinity or another shape"
     n = sum(label is not None for label in labels)

@@ -6,6 +6,7 @@ Files with arrays over many structures, which ASE does not read, are read here.
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ import yaml
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level
-from hydragnn_flow.data.sources.arrays import LEVELS, MEANINGS, stress_of_virial
 from hydragnn_flow.data.sources.file_names import natural_order
+from hydragnn_flow.data.sources.labels import LEVELS, MEANINGS, stress_of_virial
 from hydragnn_flow.data.sources.structures import NAMES, Found
 from hydragnn_flow.errors import InputError
 
@@ -302,8 +303,7 @@ def _opened(file: Path) -> Iterator[Mapping[str, Any]]:
     """Context manager: groups of arrays of a file by path."""
     format = array_format(file)
     if format == "npz":
-        with np.load(file) as arrays:
-            yield {"": arrays}
+        yield {"": _of_npz(file, file.stat().st_mtime_ns)}
     elif format == "deepmd":
         yield _of_deepmd(file)
     else:
@@ -315,6 +315,26 @@ def _opened(file: Path) -> Iterator[Mapping[str, Any]]:
             ) from None
         with h5py.File(file, "r") as opened:
             yield opened
+
+
+@lru_cache(maxsize=1)
+def _of_npz(file: Path, changed: int) -> Mapping[str, Any]:
+    return _Unpacked(file)
+
+
+class _Unpacked(UserDict[str, Any]):
+    """Arrays of a `.npz`, each unpacked once for all chunks of the file that a process reads."""
+
+    def __init__(self, file: Path) -> None:
+        with np.load(file) as arrays:
+            super().__init__(dict.fromkeys(arrays))
+        self._file = file
+
+    def __getitem__(self, key: str) -> Any:
+        if self.data[key] is None:
+            with np.load(self._file) as arrays:
+                self.data[key] = arrays[key]
+        return self.data[key]
 
 
 def _of_deepmd(file: Path) -> dict[str, Mapping[str, Any]]:

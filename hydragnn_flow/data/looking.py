@@ -18,12 +18,12 @@ from hydragnn_flow.data.found_files import Files, find_source
 from hydragnn_flow.data.found_labels import Label, find_labels
 from hydragnn_flow.data.graphs import atoms_to_graph, longest_edge, truncation_of
 from hydragnn_flow.data.reading.graph_store import GraphStore
-from hydragnn_flow.data.sources.arrays import CONFIG_WEIGHT, MissingLabel, weight_in
 from hydragnn_flow.data.sources.file_names import (
     FilesSection,
     files_by_role,
 )
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.labels import CONFIG_WEIGHT, MissingLabel, weight_in
 from hydragnn_flow.data.sources.structures import Found, StructureSource, no_structures, readable
 from hydragnn_flow.errors import InputError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from torch import Tensor
 from torch_geometric.data import Data
 
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.reading.graph_store import GraphStore
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.describe import (
     USUAL_TARGETS,
     Content,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ase import Atoms, units
+from ase import Atoms
 from ase.calculators.calculator import CalculationFailed, Calculator, all_changes
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.filters import Filter
@@ -18,7 +18,7 @@ from ase.outputs import Properties, all_outputs
 from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
-from hydragnn_flow.config.units import energy_unit
+from hydragnn_flow.config.units import conversion
 from hydragnn_flow.ensemble.applicability import extrapolation_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
@@ -33,14 +33,6 @@ from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.predict import join_members
 
 _PROPERTIES = ("energy", "forces", STRESS)
-_IN_EV = {
-    "ev": 1.0,
-    "mev": 1e-3,
-    "kcal/mol": units.kcal / units.mol,
-    "kj/mol": units.kJ / units.mol,
-    "hartree": units.Hartree,
-    "rydberg": units.Rydberg,
-}
 
 
 class EnsembleCalculator(Calculator):
@@ -211,13 +203,13 @@ def _check_potential(ensemble: Ensemble) -> None:
 
 def _in_ev(ensemble: Ensemble) -> float:
     unit = ensemble.manifest.targets["energy"].unit
-    name = energy_unit(unit)
-    if name is None:
+    factor = conversion(unit, "eV")
+    if factor is None:
         raise InputError(
             f"the ensemble's energies are in {unit or 'unknown units'}, and ASE's are in eV; say "
             f"how many eV that is with energy_units_to_eV"
         )
-    return _IN_EV[name]
+    return factor
 
 
 def _with_stress(model: nn.Module) -> nn.Module:

@@ -194,6 +194,11 @@ def faults(
                 f"{which}: has {report['memory_gib']:.1f} GiB of memory, less than the "
                 f"{node.gcd.memory_gib:g} GiB the site lets segments use"
             )
+        if why := report.get("not_replayed"):
+            found.append(
+                f"{which}: cannot replay recorded training steps ({why}); write `export "
+                "HYDRAGNN_FLOW_REPLAY=0` in worker_init, and steps are computed one by one"
+            )
         cores = node.cores[node.gcds.index(report["gcd"])] if node.cores else ""
         if cores and not cores_in(cores) <= set(report["cores"]):
             found.append(f"{which}: may not use all of the cores {cores} the site gives it")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.training.monitor import EnergyMeter
+from hydragnn_flow.training.recorded import RECORDERS, replays_wanted
 
 # Properties that together identify a device. A runtime's own identifier may be shared by the two
 # GCDs of a card or by the tiles of a GPU.
@@ -40,7 +43,8 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         (number of torch's threads), ``torch`` (version),
         ``start_seconds`` (from the start of the process, all imports included), ``graphs`` of the
         store and ``address`` on the interface (None if not requested), ``energy`` and
-        ``node_energy`` (counters of the GCD and of the node; empty if there are none).
+        ``node_energy`` (counters of the GCD and of the node; empty if there are none),
+        ``not_replayed`` (reason why it cannot replay recorded steps; empty if it can or need not).
 
     Raises
     ------
@@ -58,6 +62,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "start_seconds": started,
+        "not_replayed": _not_replayed(request["device"]),
         "graphs": None if request["store"] is None else _read(request["store"]),
         "address": None if request["interface"] is None else address_of(request["interface"]),
     }
@@ -89,6 +94,45 @@ def _device(device: str) -> dict[str, Any]:
         "identity": " ".join(str(getattr(properties, name, "")) for name in _IDENTITY),
         "memory_gib": properties.total_memory / 2**30,
     }
+
+
+def _not_replayed(device: str) -> str:
+    """Return why a GPU cannot replay recorded kernels, in a process that may crash; else empty."""
+    if device not in RECORDERS or not replays_wanted():
+        return ""
+    code = f"import {__name__} as probe; probe.replay()"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "it hung"
+    last = (done.stderr.strip().splitlines() or ["it crashed"])[-1]
+    return "" if done.returncode == 0 else f"{last}, status {done.returncode}"
+
+
+def replay(device: str = "cuda") -> None:
+    """Record 4,000 kernels, about as many as the largest step has, and replay them twice.
+
+    Raises
+    ------
+    RuntimeError
+        If the device computes something else than without recording.
+    """
+    kernels = 4000
+    numbers, recorder = torch.zeros(64, device=device), RECORDERS[device](torch.device(device))
+
+    def work() -> None:
+        for _ in range(kernels):
+            numbers.add_(1.0)
+
+    recorder.warm_up(work)
+    again = recorder.record(work)
+    numbers.zero_()
+    again()
+    again()
+    if not bool((numbers == 2 * kernels).all()):
+        raise RuntimeError("replayed kernels compute something else")
 
 
 def _read(path: str) -> int:

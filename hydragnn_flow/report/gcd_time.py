@@ -246,16 +246,21 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
         ``gcd_hours``, in which GCDs were at work; ``node_hours``, in which any GCD of a node was;
         ``cpu_seconds``; ``joules`` of segments whose energy was counted, None without such
         segments; ``uncounted``, the number of other segments that ran; ``peak_memory_gib`` of the
-        largest process.
+        largest process; ``active``, the mean fraction of the time in which GPUs computed anything,
+        None if nothing measured it.
     """
     times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
+    active: list[tuple[float, float]] = []
     uncounted, cpu_seconds, peak_memory_gib = 0, 0.0, 0.0
     for segment in segments:
         cpu_seconds += segment.cpu_seconds
         peak_memory_gib = max(peak_memory_gib, segment.peak_memory_gib)
         if segment.joules is not None:
             joules.append(segment.joules)
+        if segment.active is not None:
+            weight = max(segment.seconds, 1e-9)
+            active.append((weight, weight * segment.active))
         if segment.gcds and 0 < segment.started < segment.ended:
             uncounted += segment.joules is None
             for node, gcd in segment.places:
@@ -268,6 +273,9 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
         "joules": sum(joules) if joules else None,
         "uncounted": uncounted,
         "peak_memory_gib": peak_memory_gib,
+        "active": sum(time for _, time in active) / sum(time for time, _ in active)
+        if active
+        else None,
     }
 
 
@@ -313,9 +321,10 @@ def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
         joules, uncounted = cost["joules"], cost["uncounted"]
         used = "not counted" if joules is None else energy(joules, uncounted)
         hours = cost["gcd_hours"], cost["node_hours"], cost["cpu_seconds"] / 3600
-        rows.append((name, len(own), epochs, *hours, used, cost["peak_memory_gib"]))
+        rows.append((name, len(own), epochs, *hours, used, cost["peak_memory_gib"], cost["active"]))
     columns = ["", "segments", "epochs", "GCD-hours", "node-hours", "CPU-hours", "energy"]
-    return pd.DataFrame(rows, columns=[*columns, "peak memory"])
+    table = pd.DataFrame(rows, columns=[*columns, "peak memory", "GPUs active"])
+    return table.dropna(axis=1, how="all")
 
 
 def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
@@ -359,6 +368,8 @@ def cost_sentence(summary: Mapping[str, Any]) -> str:
     ]
     if summary["joules"] is not None:
         words.append(energy(summary["joules"], summary["uncounted"]))
+    if summary.get("active") is not None:
+        words.append(f"GPUs active for {summary['active']:.0%} of it")
     if summary.get("node_joules") is not None:
         words.append(f"{_joules(summary['node_joules'])} of the nodes, idle included")
     return " · ".join(words)

@@ -37,6 +37,7 @@ COLUMNS = {
     "GCD-hours": ("", "time of GCDs at work; segments that share one count once"),
     "node-hours": ("", "time in which any GCD of a node was at work"),
     "peak memory": ("GiB", "of the largest process"),
+    "GPUs active": ("%", "time of segments in which their GPUs computed anything; samples"),
     "share": ("%", "of the time of GCDs whose nodes were there"),
     "|error|": ("", "mean absolute error of the structure's components"),
     "deviation": ("", "root mean square of the predicted standard deviations"),

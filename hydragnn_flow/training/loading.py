@@ -15,12 +15,14 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Batch
 
 from hydragnn_flow.models.geometry import finite_graphs
 
 Batches = Generator[Batch, None, None]
 _T = TypeVar("_T")
+_Sent = TypeVar("_Sent", Tensor, Batch)
 
 AHEAD = 2
 """Number of batches read ahead: one is read while another is copied."""
@@ -33,7 +35,11 @@ def reads_ahead(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
+def on_device(
+    batches: Iterable[Batch],
+    device: torch.device,
+    prepare: Callable[[Batch], Any] = lambda batch: None,
+) -> Generator[Any, None, None]:
     """Yield batches of graphs in their order, copied to a device.
 
     Close the generator if you leave it early: this ends its thread and closes ``batches``. An
@@ -45,25 +51,40 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
         Batches on the host. For an accelerator a thread reads :data:`AHEAD` of them in advance.
     device
         Device that the batches are copied to.
+    prepare
+        Function that makes something else to yield of a batch, called where batches are read; None
+        for a batch that is copied as it is.
     """
+    copies = None if device.type == "cpu" else _copies(device)
+
+    def begin(batch: Batch) -> tuple[Any, Any]:
+        made = prepare(batch)
+        if made is not None:
+            return made, None
+        return (_counted(batch), None) if copies is None else copies.begin(batch)
+
     with closing(_each(batches)) as source:
         if not reads_ahead(device):
             for batch in source:
-                yield moved(batch, device)
-        elif device.type == "cpu":
-            with closing(_ahead(source, _counted)) as counted:
-                yield from counted
+                yield begin(batch)[0]
         else:
-            copies = _copies(device)
-            with closing(_ahead(source, copies.begin)) as begun:
-                for copy in begun:
-                    yield copies.end(*copy)
+            with closing(_ahead(source, begin)) as begun:
+                for copy, done in begun:
+                    yield copy if copies is None or done is None else copies.end(copy, done)
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """Return one batch of graphs copied to a device; the host waits for the copy."""
     on_it: Batch = _counted(batch).to(device)
     return on_it
+
+
+def sent(values: _Sent, device: torch.device) -> _Sent:
+    """Return a copy of a tensor or batch on a device, copied asynchronously; on a CPU itself."""
+    if device.type == "cpu":
+        return values
+    there: _Sent = values.pin_memory().to(device, non_blocking=True)
+    return there
 
 
 def _each(batches: Iterable[Batch]) -> Batches:

@@ -53,11 +53,25 @@ def give_back_memory() -> None:
         _accelerator(torch.accelerator.current_accelerator()).empty_cache()
 
 
+def limit_memory(gib: float | None, device: str = "") -> None:
+    """Limit what torch reserves on this process's GPU to some memory [GiB]; None for no limit.
+
+    ``device`` is torch's type of the device that is going to compute. Without it, only a GPU that
+    this process uses already is limited.
+    """
+    runtime: Any = torch.cuda
+    if device == "cuda" or (not device and runtime.is_initialized()):
+        whole = runtime.get_device_properties(0).total_memory / 2**30
+        fraction = 1.0 if gib is None else min(max(gib / whole, 0.0), 1.0)
+        runtime.set_per_process_memory_fraction(fraction, 0)
+
+
 def forget_peak_memory(device: torch.device) -> None:
     """Reset this process's peak memory, which otherwise includes that of its earlier jobs."""
     if device.type != "cpu":
         runtime = _accelerator(device)
         runtime.init()  # or an unused runtime fails with "Invalid device argument"
+        runtime.empty_cache()
         runtime.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
         _CLEAR_REFS.write_text("5", encoding="utf-8")
@@ -66,14 +80,14 @@ def forget_peak_memory(device: torch.device) -> None:
 def peak_memory_gib(device: torch.device) -> float:
     """Return the peak of this process's own memory since :func:`forget_peak_memory` [GiB].
 
-    On an accelerator this is what torch has allocated there. On a processor it excludes pages of
-    files, since libraries and a store in memory belong to the node. Linux records the peak of all
-    pages only, so the file pages present at the end are subtracted; they hardly ever become fewer.
-    Parts of a store that were first read after the peak make the result too small. Other systems
-    count all pages.
+    On an accelerator this is what torch has reserved there, as recorded steps keep what they need.
+    On a processor it excludes pages of files, since libraries and a store in memory belong to the
+    node. Linux records the peak of all pages only, so the file pages present at the end are
+    subtracted; they hardly ever become fewer. Parts of a store that were first read after the peak
+    make the result too small. Other systems count all pages.
     """
     if device.type != "cpu":
-        return float(_accelerator(device).max_memory_allocated(device)) / 2**30
+        return float(_accelerator(device).max_memory_reserved(device)) / 2**30
     if _CLEAR_REFS.exists():
         lines = _STATUS.read_text(encoding="utf-8").splitlines()
         fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]

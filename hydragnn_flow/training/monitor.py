@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -324,15 +325,27 @@ class EnergyMeter:
         """Kind of counters: `RAPL`, `NVML`, `AMD SMI`, `hwmon`, `pm_counters`; empty for none."""
         self._last = self._now()
         self._read = time.monotonic()
+        self._device, self._active = device, list[float]()
+
+    @property
+    def active(self) -> float | None:
+        """Mean fraction of the time in which the GPU computed anything, of any process, 0 to 1.
+
+        It is None without a GPU, or without ``nvidia-ml-py`` or ``amdsmi``.
+        """
+        return sum(self._active) / len(self._active) if self._active else None
 
     def poll(self) -> None:
-        """Read the energy counters, unless they were read within the last ten seconds.
+        """Read the meters, unless they were read within the last ten seconds.
 
         So ``fraction`` is current, and no wrap of a counter is missed. Call this at least once a
         minute.
         """
         if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
             self.joules()
+            if self._device.type == "cuda":
+                with suppress(Exception):  # the vendors' packages raise errors of their own
+                    self._active.append(torch.cuda.utilization(self._device) / 100)
 
     def joules(self) -> float | None:
         """Return the segment's energy so far [J]; None if there is no counter or one has failed."""

@@ -43,13 +43,14 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float,
+        lr: float | Tensor,
         weight_decay: float = 0.01,
         *,
         matrices: Iterable[Tensor] = (),
     ) -> None:
-        settings = {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95}
-        super().__init__(params, settings | {"betas": (0.9, 0.999), "eps": 1e-8})
+        settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95}
+        settings |= {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True}
+        super().__init__(params, settings)
         self._matrices = {id(weight) for weight in matrices}
 
     @torch.no_grad()
@@ -79,12 +80,13 @@ class Muon(torch.optim.Optimizer):
             length = 0.2 * max(matrices[0].shape) ** 0.5
             steps = self._orthogonal(matrices, group["momentum"])
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(matrices, steps, alpha=-group["lr"] * length)
+            torch._foreach_mul_(steps, -group["lr"] * length)
+            torch._foreach_add_(matrices, steps)
 
     def _adamw(self, group: dict[str, Any], weights: list[Tensor]) -> None:
         for weight in weights:
             if not (state := self.state[weight]):
-                state["step"] = torch.tensor(0.0)  # on the host, as AdamW's is
+                state["step"] = torch.zeros((), device=weight.device)  # as the fused kernel needs
                 state["exp_avg"] = torch.zeros_like(weight)
                 state["exp_avg_sq"] = torch.zeros_like(weight)
         states = [self.state[weight] for weight in weights]
@@ -95,7 +97,7 @@ class Muon(torch.optim.Optimizer):
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            foreach=True,
+            fused=True,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -167,7 +169,9 @@ _FUSED = ("Adam", "AdamW", "SGD")
 _FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
-def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, settings: Optimizer, *, records: bool = False
+) -> torch.optim.Optimizer:
     """Return the optimiser of a network's trained parameters, as `Training.Optimizer` says.
 
     Parameters
@@ -177,6 +181,8 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimiz
     settings
         Section `Training.Optimizer` with type, weight decay and largest learning rate; a schedule
         sets the rate of each step.
+    records
+        True if the device may record updates, for which all numbers have to be on the device.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = getattr(torch.optim, settings.type)
@@ -188,6 +194,8 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimiz
     make: Callable[..., torch.optim.Optimizer] = kind
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
+        if records and settings.type != "SGD":  # which has no such option, and needs none
+            options["capturable"] = True
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)
@@ -302,20 +310,33 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.steps = 0
+        self.weight: Tensor | None = None
+        """Weight of the model in the next update, a scalar on the device, for a caller that counts
+        steps by :meth:`next_weight`; None if :meth:`update` does."""
         self._model = model
         self._newest = dict(model.named_parameters())
         self.weights = {k: v.detach().clone() for k, v in self._newest.items()} if decay else {}
         """Averaged parameters by name; empty if ``decay`` is 0."""
+
+    def next_weight(self) -> float:
+        """Count a training step; return the weight of the model's weights in the average."""
+        # Short at first, or the random initial weights would linger.
+        weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
+        self.steps += bool(self.decay)
+        return weight
 
     @torch.no_grad()
     def update(self) -> None:
         """Update the moving average with the model's weights after a training step."""
         if not self.decay:
             return
-        # Short at first, or the random initial weights would linger.
-        weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
-        self.steps += 1
-        torch._foreach_lerp_(_here(self.weights), _here(self._newest), weight)
+        averages, newest = _here(self.weights), _here(self._newest)
+        if self.weight is None:
+            torch._foreach_lerp_(averages, newest, self.next_weight())
+        else:
+            steps = torch._foreach_sub(newest, averages)
+            torch._foreach_mul_(steps, self.weight)
+            torch._foreach_add_(averages, steps)
 
     @contextmanager
     def applied(self) -> Iterator[nn.Module]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig, load_network
-from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
+from hydragnn_flow.config.sources import CALIBRATION, TEST, VALIDATION
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.geometry import in_components
 from hydragnn_flow.models.leverage import Leverage

@@ -221,10 +221,12 @@ def _trace(trainer: MarkedTrainer, steps: Iterator[Step], path: Path) -> None:
 
 
 class MarkedTrainer(Trainer):
-    """Trainer that records when each step reads, computes and exchanges, for a profile.
+    """Trainer that notes when each step reads, computes and exchanges, for a profile.
 
-    Recording does not wait for the device.
+    Notes do not wait for the device. Steps are not replayed, which would hide their parts.
     """
+
+    may_record = False
 
     def __init__(
         self, spec: SegmentSpec, store: GraphStore, device: torch.device, world: World

@@ -114,6 +114,7 @@ def run_segment(
         cpu_seconds=time.process_time() - cpu,
         peak_memory_gib=peak_memory_gib(device),
         joules=meter.joules(),
+        active=meter.active,
     )
 
 
@@ -203,6 +204,8 @@ def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome
         "spent_seconds": trainer.spent_before.seconds,
         "spent_joules": trainer.spent_before.joules,
     }
+    if (steps := trainer.recorded) is not None:
+        found |= {"replayed": steps.replayed, "not_replayed": steps.reason}
     if monitor is not None:
         of_steps = {name: getattr(trainer, name) for name in ("graphs_per_step", "learning_rate")}
         found |= {"steps": monitor.steps, "step_seconds": monitor.step_seconds}

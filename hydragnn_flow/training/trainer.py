@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
@@ -18,7 +20,7 @@ from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
-from hydragnn_flow.models import STRESS, build_model
+from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.models.model import Model
@@ -26,6 +28,7 @@ from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.filled import FilledBatch, Filler
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
@@ -40,7 +43,9 @@ from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
+from hydragnn_flow.training.plan.sizes import choose_sizes
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
+from hydragnn_flow.training.recorded import RECORDERS, RecordedSteps, replays_wanted
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
@@ -69,6 +74,9 @@ class Trainer:
         Function that returns seconds and joules spent so far, summed over ranks (a collective
         call). The checkpoint stores them together with the cost of earlier segments.
     """
+
+    may_record = True
+    """True if the trainer takes steps of its own, which a device may replay."""
 
     def __init__(
         self,
@@ -121,8 +129,14 @@ class Trainer:
         self.criterion = Criterion.of(network, store.manifest, trivial, name)
         if STRESS in self.loss.targets:
             check_cells(store)
+        # Sums of losses and errors of an evaluation; at one address, as they may be recorded.
+        sizes = math.prod(self.loss.shape), math.prod(self.metrics.shape)
+        self._sums = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self.schedule = Schedule(self.settings, spec.epochs.decay)
-        self.optimizer = make_optimizer(self.model, self.settings.Optimizer)
+        records = self._records
+        self.optimizer = make_optimizer(
+            self.model, self.settings.Optimizer, records=records and device.type != "cpu"
+        )
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -142,6 +156,10 @@ class Trainer:
         self._unsaved = False
         if state is not None:
             self._restore(state)
+        self.recorded = self._recorded() if records else None
+        """Steps that the device replays; None on a CPU, with several ranks, or for an engine."""
+        self.rate = self.settings.Optimizer.learning_rate
+        """Learning rate of the next step."""
         self.began = self.progress.epoch, self.progress.step
         """Epoch and step from which this segment continues."""
         self._draw_apart()
@@ -254,14 +272,20 @@ class Trainer:
         plan = self.epochs.plan(epoch, self.progress.start, self.budget)
         return [step for window in plan.windows() for step in window]
 
-    def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
+    def batches(
+        self,
+        split: Split,
+        steps: Sequence[Step],
+        prepare: Callable[[Batch], FilledBatch | None] = lambda batch: None,
+    ) -> Generator[Batch | FilledBatch | None, None, None]:
         """Yield this rank's batch of each step, on the device; None if the rank has no graphs.
 
-        ``steps`` have indices of graphs in ``split``. Close the generator if you leave it early.
+        ``steps`` have indices of graphs in ``split``, and ``prepare`` is that of
+        :func:`.on_device`. Close the generator if you leave it early.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))
-        with closing(on_device(read, self.device)) as there:
+        with closing(on_device(read, self.device, prepare)) as there:
             for graphs in mine:
                 yield next(there) if len(graphs) else None
 
@@ -285,7 +309,7 @@ class Trainer:
             for step in steps
         ]
         read = self.train.batches(piece for pieces in mine for piece in pieces if len(piece))
-        with closing(on_device(read, self.device)) as there:
+        with closing(on_device(read, self.device, partial(self._filled, "training"))) as there:
             for pieces in mine:
                 yield [next(there) if len(piece) else None for piece in pieces]
 
@@ -304,6 +328,8 @@ class Trainer:
             This rank's graphs, as one batch or several micro-batches; None if it has no graphs.
         """
         batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+        if self.recorded is not None:
+            return self.recorded.take(batches, Counts(step.graphs, step.atoms), self.rate)
         self.optimizer.zero_grad()
         losses = []
         for number, piece in enumerate(batches or [None], start=1):
@@ -328,7 +354,7 @@ class Trainer:
         """
         model, outputs = self._best_model(), Outputs()
         with closing(self._in_order(model, split, before_batch)) as found:
-            for _, values in found:
+            for values in found:
                 outputs.add(values)
         self._keep(split, outputs)
         if self.world.is_first:
@@ -356,7 +382,7 @@ class Trainer:
         some = SplitPart(self.train, chosen[kept] if kept.any() else chosen[:1])
         moments: Tensor | None = None
         with closing(self._in_order(model, some, before_batch)) as found:
-            for _, outputs in found:
+            for outputs in found:
                 if LEVERAGE in outputs:
                     rows = nn.functional.pad(outputs[LEVERAGE], (0, 1), value=1.0)
                     rows = rows[rows.isfinite().all(dim=1)]
@@ -402,13 +428,14 @@ class Trainer:
         """
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_losses = math.prod(self.loss.shape)
-        size = n_losses + math.prod(self.metrics.shape)
-        sums = torch.zeros(size, dtype=torch.float64, device=self.device)
-        with closing(self._in_order(model, split, before_batch)) as found:
-            for batch, outputs in found:
-                if batch is not None:
-                    sums[:n_losses] += self.loss.sums(outputs, batch).flatten()
-                    sums[n_losses:] += self.metrics.sums(outputs, batch).flatten()
+        sums = self._sums.zero_()
+
+        def add(outputs: dict[str, Tensor], batch: Batch) -> None:
+            errors = self.loss.sums(outputs, batch), self.metrics.sums(outputs, batch)
+            sums.add_(torch.cat([each.flatten() for each in errors]))
+
+        with closing(self._in_order(model, split, before_batch, add)) as found:
+            for outputs in found:
                 if keep is not None:
                     keep.add(outputs)
         sums = self.world.sum(sums)
@@ -416,19 +443,34 @@ class Trainer:
         return loss, self.metrics.means(sums[n_losses:].view(self.metrics.shape))
 
     def _in_order(
-        self, model: nn.Module, split: Split, before_batch: Callable[[], None]
-    ) -> Generator[tuple[Batch | None, dict[str, Tensor]], None, None]:
-        """Yield this rank's batches of an evaluation, and their outputs.
+        self,
+        model: nn.Module,
+        split: Split,
+        before_batch: Callable[[], None],
+        add: Callable[[dict[str, Tensor], Batch], None] | None = None,
+    ) -> Generator[dict[str, Tensor], None, None]:
+        """Yield the outputs of this rank's batches of an evaluation; without rows if it has none.
 
-        If only other ranks have graphs the batch is None, and the outputs have no rows.
+        ``add`` adds the errors of outputs and their batch to ``_sums``.
         """
-        with closing(self.batches(split, self._steps_in_order(split))) as batches, torch.no_grad():
+
+        def compute(batch: Batch) -> dict[str, Tensor]:
+            outputs: dict[str, Tensor] = model(batch)
+            if add is not None:
+                add(outputs, batch)
+            return outputs
+
+        prepare = partial(self._filled, "reading" if add else "")
+        batches = self.batches(split, self._steps_in_order(split), prepare)
+        with closing(batches), torch.no_grad():
             for batch in batches:
                 before_batch()
-                outputs = model(self.stand_in if batch is None else batch)
-                if batch is None:
-                    outputs = {name: values[:0] for name, values in outputs.items()}
-                yield batch, outputs
+                if self.recorded is not None and isinstance(batch, FilledBatch):
+                    yield self.recorded.evaluated(batch, compute, self._sums)
+                elif batch is not None:
+                    yield compute(batch)
+                else:
+                    yield {name: values[:0] for name, values in model(self.stand_in).items()}
 
     def _steps_in_order(self, split: Split) -> list[Step]:
         dealing = None if self.division is None else self.division.in_order(split)
@@ -448,7 +490,7 @@ class Trainer:
             "average": self.average.state_dict(),
             "best": self.best,
             KEY: self.predicted,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._optimizer_state(),
             "schedule": self.schedule.plateau,
             "progress": vars(self.progress),
             "random": random_state(self.device),
@@ -482,6 +524,60 @@ class Trainer:
         """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
+    @property
+    def _records(self) -> bool:
+        """True if the device may replay training steps from recordings."""
+        may = self.may_record and replays_wanted()
+        if not may or self.device.type not in RECORDERS:
+            return False
+        # The root of a mean over ranks is exchanged within the loss.
+        alone = self.world.size == 1 or not (self._divides or self.loss.is_root)
+        return alone and not isinstance(self.model, EngineModel)
+
+    def _recorded(self) -> RecordedSteps:
+        """Prepare to record the steps of this training."""
+        most, known = self.settings.accumulation_steps, (self.train, self.val)
+        left = self.spec.epochs.until_epoch - self.progress.epoch
+        steps = self.plan(self.progress.epoch)
+        mine = [step.of_rank(self.world.rank) for step in steps]
+        pieces = [piece for graphs in mine for piece in np.array_split(graphs, most)]
+        read = [step.of_rank(self.world.rank) for step in self._steps_in_order(self.val)]
+        encoder: Any = self.model.encoder
+        self._filler = Filler(self.manifest, 2.0 * encoder.cutoff)
+        self._largest = max(int(split.n_atoms.max()) for split in known)
+        self._sizes = {
+            "training": choose_sizes(_rows(self.train, pieces), self._largest, left),
+            "reading": choose_sizes(_rows(self.val, read), self._largest, left),
+        }
+        random = getattr(self.spec.network.Architecture, "dropout", 0.0) > 0
+        return RecordedSteps(
+            partial(self._loss_of, self.model),
+            self.update,
+            self.optimizer,
+            self.average,
+            self.parallel.weights,
+            self.device,
+            self.world,
+            largest=self._largest,
+            precision=None if random else self.settings.precision,
+        )
+
+    def _filled(self, purpose: str, batch: Batch) -> FilledBatch | None:
+        """Fill a batch up to the smallest size that holds it; None if steps are not recorded."""
+        if self.recorded is None or self.recorded.reason:
+            return None
+        own = batch.num_graphs, batch.num_nodes, batch.num_edges
+        sizes = self._sizes.get(purpose, [])
+        size = next((size for size in sizes if size.holds(*own, self._largest)), None)
+        if size is None:
+            return None
+        return self._filler.filled(batch, [batch.num_graphs], size).pinned(self.device)
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        state = self.optimizer.state_dict()
+        groups = [{**group, "lr": self.rate} for group in state["param_groups"]]
+        return {**state, "param_groups": groups}
+
     def _restore(self, state: dict[str, Any]) -> None:
         # Values are moved from the host to where they belong. An optimiser's step count stays there
         # unless a fused kernel needs it, because reading it would make each step wait.
@@ -492,9 +588,10 @@ class Trainer:
         best = here.placed(state["best"], own)
         self.best = {name: value.to(self.device) for name, value in best.items()}
         optimizer = here.placed_optimizer(state["optimizer"])
+        mine = self.optimizer.param_groups[0]
         for group in optimizer["param_groups"]:
-            if "fused" in group:  # as in this optimiser, not the one that wrote the state
-                group["fused"] = self.optimizer.param_groups[0]["fused"]
+            # As in this optimiser, not the one that wrote the state.
+            group |= {name: mine[name] for name in ("fused", "capturable") if name in mine}
         self.optimizer.load_state_dict(optimizer)
         self.schedule.plateau = state["schedule"]
         self.progress = Progress.of(state["progress"])
@@ -548,9 +645,10 @@ class Trainer:
             for step, pieces in zip(steps, batches, strict=True):
                 self._check_stop(monitor)
                 most = max(plan.steps, progress.step + 1)
-                rate = self.schedule.rate(progress.epoch, progress.step, most)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
+                self.rate = self.schedule.rate(progress.epoch, progress.step, most)
+                if self.recorded is None:
+                    for group in self.optimizer.param_groups:
+                        group["lr"] = self.rate
                 yield step, pieces
                 monitor.record(*self.taken, step.graphs)
                 progress.step += 1
@@ -575,16 +673,22 @@ class Trainer:
 
         If ``batch`` is None, both are zero, but this rank takes part in collectives.
         """
+        loss = self._loss_of(self.parallel.outputs, batch, Counts(step.graphs, step.atoms))
+        # DDP averages gradients over ranks, but the contributions of ranks have to add up.
+        self.parallel.backward(loss * self.world.size)
+        return loss.detach()
+
+    def _loss_of(
+        self, compute: Callable[[Any], dict[str, Tensor]], batch: Batch | None, counts: Counts
+    ) -> Tensor:
+        """Compute this rank's part of the loss, zero for no batch, in the training's precision."""
         mine = self.stand_in if batch is None else batch
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"
         ):
-            outputs = self.parallel.outputs(mine)
-        means = self.loss.term_means(outputs, mine, Counts(step.graphs, step.atoms))
-        loss = self.loss.of_rank(0.0 * means if batch is None else means, self.world)
-        # DDP averages gradients over ranks, but the contributions of ranks have to add up.
-        self.parallel.backward(loss * self.world.size)
-        return loss.detach()
+            outputs = compute(mine)
+        means = self.loss.term_means(outputs, mine, counts)
+        return self.loss.of_rank(0.0 * means if batch is None else means, self.world)
 
     def _sync(self, monitor: TrainingMonitor) -> None:
         progress = self.progress
@@ -642,6 +746,16 @@ class Trainer:
         self.best = _copy(self.model.state_dict())
         self.predicted = {}
         return True
+
+
+def _rows(split: Split, batches: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the numbers of graphs, atoms and edges of batches of a split, ``[n, 3]``."""
+    if not (batches := [graphs for graphs in batches if len(graphs)]):
+        return np.empty((0, 3), dtype=np.int64)
+    graphs = np.concatenate(batches)
+    firsts = np.cumsum([0, *map(len, batches[:-1])])
+    each = np.ones_like(graphs), split.atoms_of(graphs), split.edges_of(graphs)
+    return np.stack([np.add.reduceat(values, firsts) for values in each], axis=1)
 
 
 def _smaller(budget: Budget, micro_batches: int) -> Budget:

@@ -25,7 +25,7 @@ from phase_cases import (
 
 from hydragnn_flow.campaign.context import LEAST_STEPS
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.storage import end_of

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hydragnn_flow.config.sources import CALIBRATION, TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.reading.inspection import left_out
-from hydragnn_flow.data.splits import CALIBRATION, TEST, TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 
 SEEDS = st.integers(0, 2**32)

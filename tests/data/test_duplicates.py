@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import config, read_all
 
+from hydragnn_flow.config.sources import TEST
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.divide import Structures, compositions, divide, graph_hashes
 from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.neighbours import neighbour_list
 from hydragnn_flow.data.sources.opening import open_source
-from hydragnn_flow.data.splits import TEST
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 3.0

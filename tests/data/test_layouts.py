@@ -1,8 +1,8 @@
 """Layouts of data sets that people have: `init` finds them, and they are read rightly."""
 
 import copy
-import importlib.util
 import json
+import sys
 
 import ase.io
 import numpy as np
@@ -65,6 +65,22 @@ def test_a_layout_is_found_and_read(name, tmp_path):
     }
 
 
+def test_arrays_of_an_npz_are_unpacked_once_for_all_chunks(tmp_path, monkeypatch):
+    unpacked, get = [], np.lib.npyio.NpzFile.__getitem__
+    monkeypatch.setattr(
+        np.lib.npyio.NpzFile,
+        "__getitem__",
+        lambda self, key: unpacked.append(key) or get(self, key),
+    )
+    arrays = {"R": np.arange(3600.0).reshape(600, 2, 3), "E": np.arange(600.0), "left": np.zeros(3)}
+    np.savez(tmp_path / "a.npz", z=[1, 1], **arrays)
+    section = {"format": "ase", "train": "a.npz", "targets": {"energy": "kcal/mol"}}
+    source = open_source(config(tmp_path, **section), 0)
+    read = [record for chunk in source.chunks() for record in source.read(chunk)]
+    assert [float(one.targets["energy"][0]) for one in read] == arrays["E"].tolist()
+    assert sorted(unpacked) == ["E", "R", "z"]
+
+
 def test_origins_count_steps_that_are_left_out(tmp_path):
     write_pwscf(tmp_path / "pw.out", copy.deepcopy(crystals(30)), unconverged=[0, 1, 7])
     section = {"format": "ase", "train": "pw.out", "targets": {"energy": "eV"}}
@@ -91,8 +107,8 @@ def test_a_layout_is_run(name, tmp_path, monkeypatch, capsys):
     assert "ensemble of" in Console(tmp_path, monkeypatch, capsys).says("run", file)
 
 
-@pytest.mark.skipif(bool(importlib.util.find_spec("ase_db_backends")), reason="it is installed")
-def test_what_reads_lmdb_is_named(tmp_path):
+def test_what_reads_lmdb_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ase_db_backends.aselmdb", None)  # as if it were missing
     (tmp_path / "a.aselmdb").write_bytes(b"lmdb")
-    with pytest.raises(InputError, match=r"a\.aselmdb is read with .*pip install fairchem-core"):
+    with pytest.raises(InputError, match=r"a\.aselmdb is read with .*hydragnn_flow\[aselmdb\]"):
         look(tmp_path)

@@ -6,7 +6,7 @@ from graph_source_cases import graphs, refused, source, voronoi_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.data.sources.tessellation import tessellate
+from hydragnn_flow.data.tessellation import tessellate
 
 
 def cubic(*repeats, basis):

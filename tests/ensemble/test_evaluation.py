@@ -250,12 +250,12 @@ def test_a_stress_is_read_in_both_orders(dim):
     labels = {"a": tensor, "b": voigt, "c": tensor.ravel().tolist()}
     found = {name: Found(cell, {"stress": value}) for name, value in labels.items()}
     described = Target(level="graph", dim=dim, unit="eV/Å^3")
-    read = every_label(found | {"d": Found(Atoms("Cu"), {})}, "stress", described, ["stress"])
+    read = every_label(found | {"d": Found(Atoms("Cu"), {})}, "stress", described, {"stress": 1.0})
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
     assert np.isnan(read[3]).all(), "a molecule has none"
     with pytest.raises(InputError, match="d: its label of stress"):
         infinite = {"stress": [np.inf] * 6}
-        every_label(found | {"d": Found(cell, infinite)}, "stress", described, ["stress"])
+        every_label(found | {"d": Found(cell, infinite)}, "stress", described, {"stress": 1.0})
 
 
 def test_the_command_prints_a_table_and_writes_it(

@@ -80,10 +80,11 @@ class Counting:
     """A trainer process whose GCD uses 12 J while it has anything to do."""
 
     def __init__(self, *_):
-        self.alive, self.told = True, list[float]()
+        self.alive, self.told, self.memory = True, list[float](), None
 
-    def share(self, fraction):
-        self.told.append(fraction)
+    def share(self, energy, memory_gib):
+        self.told.append(energy)
+        self.memory = memory_gib
 
     def kill(self):
         self.alive = False
@@ -111,6 +112,21 @@ def test_what_sees_several_is_shared_out(device, gcds, shares, monkeypatch):
         one.__exit__(None, None, None)
     alone = 0.5 if device == "cpu" else 1.0
     assert found[0].told[-1] == alone
+
+
+def test_a_process_beside_others_is_limited_to_what_they_leave(monkeypatch):
+    """Of eight GiB, and without what the libraries of each take."""
+    monkeypatch.setattr(trainers_module, "TrainerProcess", Counting)
+    trainers = Trainers(NODE)
+    lent = [trainers.lend(0, gib) for gib in (1.0, 2.0, 3.0)]
+    first: Any = lent[0].__enter__()
+    assert first.memory is None
+    others: list[Any] = [one.__enter__() for one in lent[1:]]
+    limits = [trainer.memory + NODE.gcd.process_gib for trainer in (first, *others)]
+    assert limits == [8.0 - 5.0, 8.0 - 4.0, 8.0 - 3.0]
+    for one in lent[1:]:
+        one.__exit__(None, None, None)
+    assert first.memory is None
 
 
 def test_idle_processes_make_room_for_what_needs_the_memory(monkeypatch):

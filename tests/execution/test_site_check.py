@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, Rank, Site, merged, run_ranks
+from hydragnn_flow.execution import Node, Rank, Site, merged, run_ranks, site_probe
 from hydragnn_flow.execution import site_check as check
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.site_check import faults
@@ -100,6 +100,7 @@ SAME = "is the same device as GCD"
         (gpu("a", "1", identity="0"), RIGHT, [f"GCD 0 of a: {SAME} 1", f"GCD 1 of a: {SAME} 0"]),
         (gpu("a", "1", memory_gib=23.6), RIGHT, ["GCD 1 of a: has 23.6 GiB of memory"]),
         (gpu("a", "1", cores=[0, 1]), RIGHT, ["GCD 1 of a: may not use all of the cores 8-15"]),
+        (gpu("a", "1", not_replayed="it hung"), RIGHT, ["GCD 1 of a: cannot replay recorded"]),
         ({"host": "a", "gcd": "1", "fault": "exit code 1"}, RIGHT, ["GCD 1 of a: exit code 1"]),
         (gpu("a", "1"), SLOW, ["two nodes: exchange data without librccl-net.so"]),
         (gpu("a", "1"), SILENT, [f"two nodes: exchange no data ({SILENT['fault']})"]),
@@ -116,6 +117,35 @@ def test_a_node_that_did_not_answer_is_missed():
     reports = [gpu(host, gcd) for host in ("a", "b") for gcd in ("0", "1")]
     found = faults(site(GPUS, nodes=3), [*reports, lost], [])
     assert found == ["only 2 of the block's 3 nodes answered", "a node: ManagerLost: gone"]
+
+
+def test_whether_a_gpu_replays_is_found_out_in_a_process_that_may_fail(monkeypatch):
+    """As on this machine, which has none."""
+    monkeypatch.setitem(site_probe.RECORDERS, "cpu", None)
+    assert "status 1" in site_probe._not_replayed("cpu")
+    monkeypatch.setenv("HYDRAGNN_FLOW_REPLAY", "0")
+    assert site_probe._not_replayed("cpu") == ""
+
+
+class Wrong:
+    """A recorder whose replays do nothing."""
+
+    def __init__(self, device):
+        pass
+
+    def warm_up(self, function):
+        function()
+
+    def record(self, function):
+        return lambda: None
+
+
+def test_replays_that_compute_something_else_are_noticed(monkeypatch):
+    monkeypatch.setitem(site_probe.RECORDERS, "cpu", Wrong)
+    with pytest.raises(RuntimeError, match="something else"):
+        site_probe.replay("cpu")
+    monkeypatch.setattr(Wrong, "record", lambda self, function: function)
+    site_probe.replay("cpu")
 
 
 def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path):

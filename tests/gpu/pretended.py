@@ -95,10 +95,13 @@ class _Runtime(registration._DummyBackendModule):
     def synchronize(self, device: object = None) -> None:
         pass
 
+    def empty_cache(self) -> None:
+        pass
+
     def reset_peak_memory_stats(self, device: object = None) -> None:
         pass
 
-    def max_memory_allocated(self, device: object = None) -> int:
+    def max_memory_reserved(self, device: object = None) -> int:
         return 0
 
     def get_rng_state(self, device: object = None) -> Tensor:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from ddp_rank import Repeating
 from device_cases import NETWORKS, OPTIMISERS, make_trainer
 from pretended import DEVICE, register, strictly
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.training.recorded import RECORDERS
 from hydragnn_flow.training.runner import run_segment
 
 
@@ -59,6 +61,28 @@ def change_device(folder: Path, store: GraphStore, first: str, second: str) -> N
     assert begun.peak_memory_gib >= 0
 
 
+def replay(folder: Path, store: GraphStore, optimiser: str) -> None:
+    """Steps and evaluations that are replayed wait for nothing, and learn what others do."""
+    network = network_with(Training__Optimizer__type=optimiser)
+    spec = make_spec(folder, store, 20, network=network)
+    losses = []
+    for device in ("cpu", DEVICE):
+        trainer = make_trainer(spec, store, device)
+        steps = 4 * trainer.plan(0)
+        with closing(trainer.micro_batches(steps)) as batches:
+            taken = [trainer.train_step(step, next(batches))[0] for step in steps[:-4]]
+            trainer.evaluate(trainer.model.eval(), trainer.val)
+            trainer.model.train()
+            with strictly():
+                taken += [trainer.train_step(step, next(batches))[0] for step in steps[-4:]]
+                for _ in trainer._in_order(trainer.model, trainer.val, lambda: None):
+                    pass
+        losses.append([float(loss) for loss in taken])
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert trainer.recorded is not None and trainer.recorded.reason == ""
+    assert trainer.recorded.replayed > len(steps)
+
+
 def what_goes_wrong(trial: Callable[[], None]) -> str:
     try:
         trial()
@@ -71,12 +95,15 @@ if __name__ == "__main__":
     place, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     register()
+    RECORDERS[torch.device(DEVICE).type] = Repeating  # type: ignore[assignment]
     store = GraphStore.open(place)
     trials: dict[str, Callable[[], None]] = {}
     for name in NETWORKS:
         trials[name] = partial(compare_a_step, folder / name, store, name)
     for kind in OPTIMISERS:
         trials[f"{kind} restored"] = partial(restore, folder / kind, store, kind)
+    for kind in ("AdamW", "Muon", "SGD"):
+        trials[f"{kind} replayed"] = partial(replay, folder / f"{kind} replayed", store, kind)
     for first, second in (("cpu", DEVICE), (DEVICE, "cpu")):
         there = folder / f"from {first}"
         there.mkdir()

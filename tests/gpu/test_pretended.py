@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 TRIALS = [
     *NETWORKS,
     *(f"{optimiser} restored" for optimiser in OPTIMISERS),
+    *(f"{optimiser} replayed" for optimiser in ("AdamW", "Muon", "SGD")),
     "cpu to pretended:0",
     "pretended:0 to cpu",
 ]
@@ -32,7 +33,8 @@ def faults(alloy_store, tmp_path_factory):
     """What went wrong in each trial."""
     folder = tmp_path_factory.mktemp("pretended")
     store = write_labelled(folder / "store.gs", alloy_store)
-    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    places = HERE.parent, HERE.parent / "training"
+    paths = [*map(str, places), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, HERE / "pretended_steps.py", store.path, folder],
         capture_output=True,

@@ -162,6 +162,9 @@ def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node():
     assert list(table["GCD-hours"]) == [1.0, 2.0, 3.0]
     words = ["2 J, 1 segments not counted", "not counted", "2 J, 2 segments not counted"]
     assert list(table["energy"]) == words
+    assert "GPUs active" not in table, "nothing measured it"
+    seen = [replace(one, active=part) for one, part in zip(shared, (0.2, 0.4), strict=True)]
+    assert cost.cost_table([*seen, gang])["GPUs active"][2] == pytest.approx(0.3)
     counted = [replace(s, joules=3.6e6) for s in (*shared, gang)]
     assert cost.cost_table(counted)["energy"][2] == "3 kWh"
 

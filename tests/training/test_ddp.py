@@ -13,6 +13,7 @@ from ddp_rank import (
     check_equal,
     on_ranks,
     train,
+    train_replayed,
 )
 from segment_cases import NETWORK, changed, make_spec
 from training_cases import CPU, PROPERTY, masked_store, segment
@@ -95,6 +96,23 @@ def on_two_ranks(specs, stopped, streamed, tmp_path_factory):
 def test_two_processes_equal_one(tmp_path, specs, on_two_ranks, name):
     """Some epochs of the same graphs."""
     check_equal(on_two_ranks[name], train(specs[name] | {"directory": str(tmp_path)}, World()))
+
+
+def test_replayed_steps_of_two_ranks_are_those_of_ddp(
+    specs, stopped, on_two_ranks, tmp_path_factory
+):
+    """The ranks sum a gradient in one call, and may replay it of different sizes or not at all."""
+    folder = tmp_path_factory.mktemp("replayed")
+    again = {name: spec | {"directory": str(folder / name)} for name, spec in specs.items()}
+    for name in again:
+        (folder / name).mkdir()
+    for rank in on_ranks(2, train_replayed, folder / "file", again):
+        for name, found in rank.items():
+            if found["replayed"] is None:  # ranks exchange within the loss
+                assert name == "rmse, one by one"
+            else:
+                assert found["replayed"] > 0, name
+            check_equal([found], on_two_ranks[name][0], name=name)
 
 
 def test_a_batch_of_each_rank_is_one_twice_as_large(tmp_path, on_two_ranks, alloy_store):

@@ -102,3 +102,16 @@ def test_cray_counts_devices_whose_package_is_not_installed(tmp_path, monkeypatc
     meter = EnergyMeter(torch.device("cuda", 0))
     node.set(accel0_energy=300)
     assert meter.joules() == 100.0
+
+
+def test_how_much_of_the_time_a_gpu_computes_is_sampled(monkeypatch):
+    """Stood in for: torch's sample of the device, since none is here."""
+    monkeypatch.setattr(energy, "_counters", lambda device: ("", []))
+    monkeypatch.setattr(energy, "_SECONDS_BETWEEN_READINGS", -1.0)
+    samples = iter([60, 80])
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: next(samples))
+    meter = EnergyMeter(torch.device("cuda"))
+    assert meter.active is None
+    for _ in range(3):  # the third sample fails
+        meter.poll()
+    assert meter.active == pytest.approx(0.7)

@@ -94,7 +94,7 @@ def test_memory_of_any_accelerator_is_measured_and_given_back(monkeypatch, kind)
         empty_cache=lambda: asked.append("empty"),
         init=lambda: asked.append("init"),
         reset_peak_memory_stats=lambda device: asked.append(("reset", device)),
-        max_memory_allocated=lambda device: 3 * 2**30,
+        max_memory_reserved=lambda device: 3 * 2**30,
     )
     device = torch.device(kind, 0)
     monkeypatch.setattr(torch, kind, module)
@@ -104,4 +104,4 @@ def test_memory_of_any_accelerator_is_measured_and_given_back(monkeypatch, kind)
     forget_peak_memory(device)
     assert peak_memory_gib(device) == 3.0
     # The module refuses a device by its number before it has begun.
-    assert asked == ["empty", "init", ("reset", device)]
+    assert asked == ["empty", "init", "empty", ("reset", device)]

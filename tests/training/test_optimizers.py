@@ -38,7 +38,7 @@ def test_each_is_made_with_what_is_asked_for(name, own_decay):
     assert type(optimizer).__name__ == name
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.03, 1e-4)
-    assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "SGD"))
+    assert bool(group.get("fused")) == (name in ("Adam", "AdamW", "Muon", "SGD"))
     assert [weight.shape for weight in group["params"]] == [(2,)], "frozen weights are left out"
     by_itself = make_optimizer(model, settings(type=name))
     assert by_itself.param_groups[0]["weight_decay"] == own_decay

@@ -22,8 +22,8 @@ import torch
 from hydragnn_flow.config.base import with_place
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.origins import StartConfig
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel, Model, NetworkCost, build_model, probed_cost
 from hydragnn_flow.processes import JsonProcess, ProcessDied, end_with_parent, keep_stdout

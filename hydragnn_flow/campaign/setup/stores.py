@@ -15,11 +15,11 @@ from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.starting import check_start
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.config.sources import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data import GraphStore, Manifest, prepare_store
 from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, masked_labels, truncated, unseen
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import SplitSize, Target
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.calibration import calibration_split

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
-from hydragnn_flow.config.sources import BRANCH, WEIGHT, Level, TargetConfig
+from hydragnn_flow.config.sources import (
+    BRANCH,
+    CALIBRATION,
+    SPLIT_OF_ROLE,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    WEIGHT,
+    Level,
+    TargetConfig,
+)
 from hydragnn_flow.data.columns import check_graphs, concatenation_dim
 from hydragnn_flow.data.hydragnn_bp.trial_read import damaged, trial_read
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources.opening import check_alike, describe
-from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.describe import Content, Description, find_targets, make_manifest
 from hydragnn_flow.data.store.integrity import describe_files

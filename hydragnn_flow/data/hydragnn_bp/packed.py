@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import VariablesOfInterest
-from hydragnn_flow.config.sources import Level
+from hydragnn_flow.config.sources import TRAIN, Level
 from hydragnn_flow.data.sources.arrays import Arrays, named, named_rows
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import Part
 from hydragnn_flow.errors import InputError
 

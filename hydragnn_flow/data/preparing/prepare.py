@@ -18,6 +18,7 @@ from ase.data import atomic_numbers
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.sources import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.neighbours import Truncation
@@ -44,7 +45,6 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
@@ -365,7 +365,7 @@ def _said(settings: Any) -> Any:
     """Return settings without keys that older stores do not have, where they are empty."""
     if not isinstance(settings, Mapping):
         return settings
-    newer = ("types", "weight", "classes")
+    newer = ("types", "weight", "classes", "unit_in_file")
     return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 

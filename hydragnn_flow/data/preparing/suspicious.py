@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
 from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.units import conversion
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import ENERGY, GRAPH_ATTR, Target
 from hydragnn_flow.data.store.origins import where_of
@@ -70,6 +71,8 @@ def survey(
         else:
             largest = values[:, 0] if target.dim == 1 else np.abs(values).max(axis=1)
         found[f"label {name}"] = largest / atoms if _is_sum(name, target) else largest
+    if (slope := _slopes(columns, targets, numbers)) is not None:
+        found["slope"] = slope
     if hashes:
         same = np.array([int(digits, 16) for digits in hashes], dtype=np.uint64)
         if GRAPH_ATTR in columns:  # at another temperature a structure may have another label
@@ -127,6 +130,46 @@ def _distances(
     lonely = np.add.reduceat(alone, nodes.starts())
     lonely[nodes.counts == 1] = 0
     return {"near": near, "pair": pair, "lonely": lonely}
+
+
+def _slopes(
+    columns: Mapping[str, Column],
+    targets: Mapping[str, Target],
+    numbers: NDArray[np.int64] | None,
+) -> NDArray[np.float64] | None:
+    """Return by which multiple of its forces' work the energy changes to the next graph, [n].
+
+    It is 1 along a trajectory: the work is minus the mean force times the way, exactly so in a
+    harmonic potential. It is NaN if the next graph is no step of the same atoms in the same cell,
+    or the work is lost in the energy's last digits. The result is None without both labels.
+    """
+    energy, forces = targets.get(ENERGY), targets.get("forces")
+    if numbers is None or not (energy and forces and _is_sum(ENERGY, energy)):
+        return None
+    factor = conversion(forces.unit, f"{energy.unit}/Å")
+    atoms, force = columns["x"].counts, target_array(columns["forces"].values, forces)
+    if factor is None or force.shape != (len(numbers), 3):
+        return None
+    follows = np.append(atoms[1:] == atoms[:-1], False)
+    if "cell" in columns:
+        cells = columns["cell"].values.reshape(-1, 3, 3).astype(np.float64)
+        follows[:-1] &= (cells[1:] == cells[:-1]).all(axis=(1, 2))
+    graph = np.repeat(np.arange(len(atoms)), atoms)
+    rows = np.flatnonzero(follows[graph])
+    graph, after = graph[rows], rows + atoms[graph[rows]]
+    way = columns["pos"].values[after].astype(np.float64) - columns["pos"].values[rows]
+    if "cell" in columns:  # atoms may have been put back into it
+        turns = np.einsum("ni,nij->nj", way, np.linalg.pinv(cells)[graph]).round()
+        way -= np.einsum("ni,nij->nj", turns, cells[graph])
+    other = (numbers[after] != numbers[rows]) | (np.abs(way).max(axis=1, initial=0) > 0.5)  # Å
+    work = -factor / 2 * ((force[rows] + force[after]) * way).sum(axis=1)
+    works = np.bincount(graph, work, len(atoms))
+    level = target_array(columns[ENERGY].values, energy)[:, 0]
+    least = 50 * np.finfo(np.result_type(columns[ENERGY].values, np.float32)).eps * np.abs(level)
+    good = follows & (np.bincount(graph, other, len(atoms)) == 0) & (np.abs(works) > least)
+    slopes = np.full(len(atoms), np.nan)
+    np.divide(np.append(np.diff(level), 0), works, out=slopes, where=good)
+    return slopes
 
 
 def joined(surveys: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -381,6 +424,18 @@ def _of_all(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) -> 
                 yield (
                     f"the median {which} has atoms without neighbours; give positions and cells in "
                     f"Å, or a larger Architecture.radius"
+                )
+        slope = seen.get("slope", np.full(len(mine), np.nan))[mine]
+        slope = slope[np.isfinite(slope)]
+        # Wide steps scatter about 1; only wrong labels put nearly all of them on another line.
+        if len(slope) >= 10:
+            usual = float(np.median(slope))
+            is_line = (np.abs(slope - usual) < 0.3 * np.abs(usual)).mean() > 0.75
+            if is_line and not 0.7 < usual < 1.4:
+                yield (
+                    f"energy changes by {usual:.3g} times what forces say between {len(slope)} "
+                    f"pairs of consecutive structures, where 1 is right; correct the sign or the "
+                    f"unit of forces, or name labels of one calculation"
                 )
         stress = targets.get("stress")
         if stress and re.fullmatch(r"eV ?/ ?(Å|A|Ang|Angstrom)\^?[3³]", stress.unit):

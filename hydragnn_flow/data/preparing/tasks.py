@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.sources import WEIGHT
+from hydragnn_flow.config.sources import SPLIT_OF_ROLE, TEST, WEIGHT
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.divide import compositions, graph_hashes
 from hydragnn_flow.data.graphs import (
@@ -43,12 +43,12 @@ from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
-from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, check_size
+from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.labels import check_size
 from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.pyg_graphs import box
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TEST
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest, Target

@@ -27,9 +27,9 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
     -------
     dict
         Summary with ``path``, ``version``, ``dtypes``, ``shards`` (number of shards), ``splits``
-        (graphs, atoms, edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and
-        shape by name, with words for extents that differ between graphs), ``units`` (by key),
-        ``elements`` (symbols), ``branches`` (indices), ``node_features``, ``cutoff`` [unit of
+        (graphs, atoms, edges by name), ``targets`` (level, dim, unit, classes by name), ``keys``
+        (dtype and shape by name, with words for extents that differ between graphs), ``units`` (by
+        key), ``elements`` (symbols), ``branches`` (indices), ``node_features``, ``cutoff`` [unit of
         ``pos``], ``max_neighbours``, ``truncation`` (counts by name, None if not counted),
         ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of shards in place),
         ``bytes_in_place``, ``bytes`` on disk, ``left_out`` (sentences), ``masked`` (sentences on

@@ -3,5 +3,5 @@
 ``structures`` is the base of all formats of files. A format's file holds its section of the
 configuration, which ``config.sources.FORMATS`` names, and its reader. Torch, ASE and the like are
 imported inside functions, because sections are imported to check a configuration. ``arrays``,
-``file_names`` and ``single`` are helpers.
+``labels``, ``file_names`` and ``single`` are helpers.
 """

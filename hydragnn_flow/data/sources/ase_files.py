@@ -389,8 +389,8 @@ def _database(file: Path) -> Any:
             return connect(file, readonly=True)
         except ImportError as error:
             raise InputError(
-                f"{file} is read with fairchem's packages ({error}): pip install fairchem-core, or "
-                "only ase-db-backends"
+                f"{file} is read with fairchem's database ({error}): pip install "
+                '"hydragnn_flow[aselmdb]"'
             ) from None
     if file.suffix == ".db":
         address = f"{file.resolve().as_uri()}?mode=ro"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from hydragnn_flow.config.sources import Level, SourceSection, TargetConfig
-from hydragnn_flow.data.sources.arrays import LabelCheck
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import ranges
+from hydragnn_flow.data.sources.labels import LabelCheck
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
 from hydragnn_flow.config.sources import (
+    SPLIT_OF_ROLE,
+    TRAIN,
     Level,
     Role,
     SourceSection,
@@ -21,17 +23,10 @@ from hydragnn_flow.config.sources import (
     is_taken,
 )
 from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack_outputs
-from hydragnn_flow.data.sources.arrays import (
-    Arrays,
-    LabelCheck,
-    MissingLabel,
-    check_weight,
-    named,
-    shaped,
-)
+from hydragnn_flow.data.sources.arrays import Arrays, named
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
-from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
+from hydragnn_flow.data.sources.labels import LabelCheck, MissingLabel, check_weight, shaped
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
 from hydragnn_flow.errors import InputError
 
@@ -89,6 +84,10 @@ class HydragnnSource(SourceSection):
 
     def open(self, folder: Path, seed: int) -> StoredGraphs:
         return StoredGraphs(self, folder)
+
+    def _conflicts(self) -> Iterator[str]:
+        if any(one.unit_in_file for one in (self.targets or {}).values()):
+            yield "targets: graphs keep the units of their file; leave unit_in_file out"
 
     def check_in_place(self) -> None:
         """Accept the use of files in place; the keys of a file are only checked when it is read."""

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hydragnn_flow.data.sources.arrays import (
-    ATOMIC_NUMBER,
-    column_names,
-    named_rows,
-)
+from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, column_names, named_rows
 from hydragnn_flow.data.sources.file_names import FilesSection, LevelledTargets
 from hydragnn_flow.data.sources.structures import Found, StructureSource, cut
 from hydragnn_flow.errors import InputError

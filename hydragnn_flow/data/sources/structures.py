@@ -16,17 +16,10 @@ from pydantic import Field
 
 from hydragnn_flow.config.sources import WEIGHT, Level, Role
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.data.sources.arrays import (
-    ATOMIC_NUMBER,
-    LabelCheck,
-    MissingLabel,
-    check_weight,
-    graph_attr,
-    lookup,
-    weight_in,
-)
+from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, graph_attr, lookup
 from hydragnn_flow.data.sources.base import Chunk, Nodes, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
+from hydragnn_flow.data.sources.labels import LabelCheck, MissingLabel, check_weight, weight_in
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.origins import named
 from hydragnn_flow.errors import InputError
@@ -255,11 +248,11 @@ class StructureSource(Generic[AnySection]):
             )
         for target, one in self._section.targets.items():
             key = one.key or target
-            unit = found.converted.get(key)
-            if unit and not is_slope(one.unit, unit.split("/")[0], by_volume="³" in unit):
+            unit, said = found.converted.get(key), one.unit_in_file or one.unit
+            if unit and not is_slope(said, unit.split("/")[0], by_volume="³" in unit):
                 raise InputError(
                     f"{origin}: its label {key!r} is converted to {unit}, but the unit of "
-                    f"data.source.targets.{target} is {one.unit!r}; write {unit}"
+                    f"data.source.targets.{target} is {said!r}; write {unit}"
                 )
         targets, lacking = self._labels.take(found.values, found.levels, found.atoms, origin)
         group, weight, attributes = (

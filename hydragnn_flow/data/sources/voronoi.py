@@ -65,7 +65,7 @@ class VoronoiFiles(StructureSource[VoronoiSource]):
         n, d = places.shape
         features, names = node_features(arrays, self._section.features, n, origin)
         box, periodic = self._domain(arrays, d, origin)
-        from hydragnn_flow.data.sources.tessellation import tessellate
+        from hydragnn_flow.data.tessellation import tessellate
 
         cells = tessellate(places, box, periodic)
         edges = Neighbours(cells.senders, cells.receivers, in_space(cells.shifts), cells.distances)

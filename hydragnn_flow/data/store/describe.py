@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data.neighbours import Truncation
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import (
     Dtypes,
     Key,

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import BRANCH, WEIGHT
+from hydragnn_flow.config.sources import BRANCH, TRAIN, WEIGHT
 from hydragnn_flow.data.columns import Column
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import (
     ENERGY,
     BranchStatistics,

@@ -156,10 +156,8 @@ def _in_records(
     """
     targets = ensemble.manifest.targets
     named = {name: record.found for name, record in records.items()}
-    wanted = {
-        name: [keys[name]] if name in keys else keys_of_label(ensemble.manifest, name)
-        for name in ensemble.calibrations
-    }
+    wanted = {name: keys_of_label(ensemble.manifest, name) for name in ensemble.calibrations}
+    wanted |= {name: {key: wanted[name].get(key, 1.0)} for name, key in keys.items()}
     labels = {
         name: label
         for name, tried in wanted.items()

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config.sources import BRANCH, is_virial
+from hydragnn_flow.config.sources import BRANCH, unit_factor
 from hydragnn_flow.data import GraphStore, Manifest, Target
 from hydragnn_flow.data.reading.split import Split
-from hydragnn_flow.data.sources.arrays import one_hot, shaped, stress_of_virial, why_missing
+from hydragnn_flow.data.sources.labels import in_unit, one_hot, shaped, why_missing
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
@@ -23,16 +23,25 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 """Index in Voigt's order of each of a tensor's nine components, row by row."""
 
 
-def keys_of_label(manifest: Manifest, target: str) -> list[str]:
-    """Return the keys to look for a target's label in files: those of training, then its name."""
-    in_training = [
-        (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
-    ]
-    return list(dict.fromkeys([key for key in in_training if key] + [target]))
+def keys_of_label(manifest: Manifest, target: str) -> dict[str, float]:
+    """Return the keys to look for a target's label in files: those of training, then its name.
+
+    Each has the factor that converts the label to the unit of training, NaN if this differs between
+    data sets.
+    """
+    found: dict[str, float] = {}
+    for source in manifest.sources:
+        said = (source.get("targets") or {}).get(target, {})
+        key = said.get("key") or target
+        unit = manifest.targets[target].unit
+        factor = unit_factor(target, key, said.get("unit_in_file"), unit)
+        found[key] = factor if found.get(key, factor) == factor else np.nan
+    by_name = found.pop(target, 1.0)
+    return {**found, target: by_name}
 
 
 def every_label(
-    structures: Mapping[str, Found], target: str, described: Target, keys: Sequence[str]
+    structures: Mapping[str, Found], target: str, described: Target, keys: Mapping[str, float]
 ) -> Floats | None:
     """Return the true values of a target for all structures, ``[n, d]``.
 
@@ -45,7 +54,8 @@ def every_label(
     target, described
         Name of the target, and its level, dimension and unit in the training data.
     keys
-        Possible keys of the label in files. The first that any structure has is used for all.
+        Possible keys of the label in files, with the factors of :func:`keys_of_label`. The first
+        that any structure has is used for all.
 
     Raises
     ------
@@ -59,7 +69,7 @@ def every_label(
     key = has[0]
     rows = []
     for name, found in structures.items():
-        label, wrong = label_of(found, target, described, [key])
+        label, wrong = label_of(found, target, described, {key: keys[key]})
         if not wrong and np.isinf(label).any():
             wrong = f"label of {target} is not finite"
         if wrong:
@@ -69,7 +79,7 @@ def every_label(
 
 
 def label_of(
-    found: Found, target: str, described: Target, keys: Sequence[str]
+    found: Found, target: str, described: Target, keys: Mapping[str, float]
 ) -> tuple[Floats, str]:
     """Return a structure's true value of a target ``[n, d]``, and an error message.
 
@@ -84,7 +94,8 @@ def label_of(
     target, described
         Name of the target, and its level, dimension and unit in the training data.
     keys
-        Possible keys of the label; the first that the structure has is used.
+        Possible keys of the label, with the factors of :func:`keys_of_label`; the first that the
+        structure has is used.
     """
     of_atoms = described.level == "node"
     n = len(found.atoms) if of_atoms else 1
@@ -93,11 +104,13 @@ def label_of(
     if key is None or why_missing(found.values, target, key, described.classes, ""):
         return unknown, ""
     value = found.values[key]
+    if np.isnan(keys[key]):
+        return unknown, f"label of {target}, {key!r}, differs in its unit between data sets"
     try:
         if described.classes:
             value = one_hot(value, described.classes, described.level)
-        elif is_virial(target, key):
-            value = stress_of_virial(value, found.atoms)
+        else:
+            value = in_unit(value, target, key, keys[key], found.atoms)
         label = shaped(value, described.level, n)
         # Columns of atoms would be mixed up by taking their numbers row by row.
         is_turned = of_atoms and label.ndim == 2 and label.shape[1] > 1 and len(label) != n

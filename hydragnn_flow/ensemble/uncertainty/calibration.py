@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.config.sources import CALIBRATION, VALIDATION
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
-from hydragnn_flow.data.splits import CALIBRATION, VALIDATION
 from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.ensemble.uncertainty.deviation import (
     Deviation,

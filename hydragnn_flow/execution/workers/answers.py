@@ -36,7 +36,7 @@ from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, re
 from hydragnn_flow.training.checkpoints.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
-from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
+from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory, limit_memory
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.profile import profile_segment
 from hydragnn_flow.training.runner import run_segment
@@ -60,13 +60,16 @@ class _Asked:
         """Identifier of the attempt at a segment that was last asked to stop."""
         self.share = 1.0
         """Fraction of the GCD's measured energy that belongs to this process, 0 to 1."""
+        self.memory_gib: float | None = None
+        """Most memory that this process may reserve on its GCD [GiB]; None for all of it."""
 
     def read(self) -> None:
         """Read messages until the agent closes the pipe or dies; then end this process."""
         for line in sys.stdin:
             message = json.loads(line)
             if SHARE in message:
-                self.share = message[SHARE]
+                self.share, self.memory_gib = message[SHARE]
+                limit_memory(self.memory_gib)
             elif RELEASE in message:
                 self.released = message[RELEASE]
             else:
@@ -198,6 +201,7 @@ def _done(
         return vars(TrainingOutcome.cut_short(status, reason, began))
 
     try:
+        limit_memory(asked.memory_gib, device)
         if fused:
             outcomes = run_fused(
                 fused,

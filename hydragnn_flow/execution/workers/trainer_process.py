@@ -32,7 +32,8 @@ outcomes."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"
-"""Key of a message with the fraction of its GCD's energy counters that the process counts."""
+"""Key of a message with the process's fraction of its GCD's energy counters, and the most memory
+that it may reserve there [GiB]."""
 RELEASE = "release"
 """Key of a message with the identifier of the attempt at a segment that has to stop at a
 checkpoint."""
@@ -102,10 +103,13 @@ class TrainerProcess(JsonProcess):
         with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({RELEASE: attempt})
 
-    def share(self, fraction: float) -> None:
-        """Set the fraction, 0 to 1, of its device's measured energy that the process counts."""
+    def share(self, energy: float, memory_gib: float | None) -> None:
+        """Set the process's fraction of its device's energy, 0 to 1, and its most memory [GiB].
+
+        Without a limit of memory, ``memory_gib`` is None.
+        """
         with suppress(ProcessDied):  # noticed by the thread that waits for its answer
-            self.send({SHARE: fraction})
+            self.send({SHARE: [energy, memory_gib]})
 
     def call(
         self,
@@ -229,11 +233,12 @@ class Trainers:
         return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
 
     def _settle(self, gcd: int) -> None:
-        """End idle processes for which running jobs leave no memory, and share out the energy.
+        """End idle processes for which running jobs leave no memory; share out energy and memory.
 
         Each running process gets its fraction of the GCD's energy counters. Those of sockets see
         all CPU slots. Each slot is charged with the same fraction whatever runs on the others, so
-        that a trial's energy does not depend on its neighbours.
+        that a trial's energy does not depend on its neighbours. Beside others, each process may use
+        what these are not expected to need, so that one that takes too much fails alone.
         """
         slots = len(self._node.gcds) if self._node.device == "cpu" else 1
         with self._lock:
@@ -242,6 +247,7 @@ class Trainers:
             most = max(0, int(left / each.process_gib)) if running else len(idle)
             self._idle[gcd], surplus = idle[:most], idle[most:]
             for lent in running:
-                lent.trainer.share(1 / (slots * len(running)))
+                own = left + lent.memory_gib - each.process_gib if len(running) > 1 else None
+                lent.trainer.share(1 / (slots * len(running)), own)
         for trainer in surplus:
             trainer.kill()

@@ -23,8 +23,11 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.fused.batches import FusedMember, Stack, fused
+from hydragnn_flow.training.filled import Filler
+from hydragnn_flow.training.fused.batches import FusedMember, Stack
 from hydragnn_flow.training.fused.shapes import refusal_together
+from hydragnn_flow.training.loading import sent
+from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.state import Spent
@@ -101,9 +104,8 @@ class FusedTrainer:
         self.seconds = [0.0] * len(specs)
         """Time spent so far on each member [s], [n_members]."""
         self._check_networks(specs)
-        self._store = store
         encoder: Any = self.members[0].model.encoder
-        self._beyond = 2.0 * encoder.cutoff
+        self._filler = Filler(store.manifest, 2.0 * encoder.cutoff)
         self._courses: dict[int, Course] = {}
         self._next: dict[int, Step] = {}
         self._stack: Stack | None = None
@@ -260,8 +262,12 @@ class FusedTrainer:
             self._stack = Stack([self.members[place] for place in places])
             self._stacked_places = places
         batch = self.members[0].train.batch(np.concatenate([step.order for step in steps]))
-        whole = fused(batch, steps, self._store.manifest, self._beyond).on(self.device)
-        return dict(zip(places, self._stack.gradients(whole).unbind(), strict=True))
+        graphs = [step.graphs for step in steps]
+        whole = self._filler.filled(batch, graphs).on(self.device)
+        atoms = [step.atoms for step in steps]
+        counts = [torch.tensor(of, dtype=torch.float64) for of in (graphs, atoms)]
+        losses = self._stack.gradients(whole, Counts(*(sent(of, self.device) for of in counts)))
+        return dict(zip(places, losses.unbind(), strict=True))
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Return fused (loss, gradient norm) of the next steps by member index; take no step.

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.run import CriterionName
-from hydragnn_flow.config.sources import BRANCH
+from hydragnn_flow.config.sources import BRANCH, TRAIN
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.data.columns import spread
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import ENERGY, LabelStatistics
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES

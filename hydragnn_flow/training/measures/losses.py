@@ -25,9 +25,8 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Training
-from hydragnn_flow.config.sources import WEIGHT
+from hydragnn_flow.config.sources import TRAIN, WEIGHT
 from hydragnn_flow.data import GraphStore, Manifest
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.branches import branch_of_graph, sum_by
@@ -225,10 +224,13 @@ __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of graphs and number of atoms in a global batch, which all ranks compute together."""
+    """Number of graphs and number of atoms in a global batch, which all ranks compute together.
 
-    graphs: int
-    atoms: int
+    They are numbers, or tensors on the device: scalars, or ``[n_members]`` of fused trainings.
+    """
+
+    graphs: int | Tensor
+    atoms: int | Tensor
 
 
 class Loss:
@@ -329,11 +331,12 @@ class Loss:
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
         of_graph = None if judging else batch.get(WEIGHT)
+        is_filled = batch.get("is_filled", False)  # labels of padding are infinite
         each = zip(self.terms, self._scales, self._row_weights[judging], strict=True)
         for term, scale, weights in each:
             output = outputs[term.target]
             labels = reference(batch, term.target, output)
-            known = labels.isfinite() if term.masked else None
+            known = labels.isfinite() if term.masked or is_filled else None
             if known is not None:  # a product with 0 would leave NaN
                 labels = torch.where(known, labels, 0.0)
             residual = output - labels
@@ -394,11 +397,11 @@ class Loss:
         found = []
         values_of_terms = self.term_values(outputs, batch, judging=True)
         for term, (values, _) in zip(self.terms, values_of_terms, strict=True):
-            known = reference(batch, term.target, outputs[term.target]).isfinite()
+            labels = reference(batch, term.target, outputs[term.target])
             of_row = of_graph
             if of_graph is not None and term.level == "node":
                 of_row = of_graph.index_select(0, batch.batch)
-            each = (values, known, torch.ones_like(known))
+            each = (values, labels.isfinite(), ~labels.isinf())  # infinite ones are padding
             found.append(torch.stack([sum_by(one, of_row, self._n_branches) for one in each]))
         return torch.stack(found, dim=1)
 

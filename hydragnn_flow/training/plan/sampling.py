@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.config.sources import TRAIN
 from hydragnn_flow.data import GraphSplit, Manifest
 from hydragnn_flow.data.columns import BranchRuns, shares_of_branches
 from hydragnn_flow.data.reading.split import Split, SplitPart
-from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling

@@ -1,0 +1,89 @@
+"""Sizes of filled batches: few numbers of rows that hold the batches of a training.
+
+A recorded step has tensors of one size, so batches are filled up (padded) to one of a few sizes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+MOST_SIZES = 6
+"""Largest number of sizes of a training."""
+# Fewest batches of a size for which it pays to record it: that takes the time of four or five steps
+# that are not replayed.
+_WORTH_IT = 16
+# Later epochs draw other batches, of which a few are larger than all of the first epoch.
+_ROOM = 1.03
+# Number of sizes to choose from; more would hardly save edges.
+_CANDIDATES = 128
+
+
+class Size(NamedTuple):
+    """Number of graphs, atoms and edges of a filled batch; of each member if it has several."""
+
+    graphs: int
+    atoms: int
+    edges: int
+
+    def holds(self, graphs: int, atoms: int, edges: int, largest: int) -> bool:
+        """Return whether a batch can be filled up to this size.
+
+        Padding needs at least one graph, whose atoms are at least one and at most ``largest``.
+        """
+        spare = self.graphs - graphs
+        return spare > 0 and spare <= self.atoms - atoms <= spare * largest and edges <= self.edges
+
+
+def choose_sizes(batches: Ints, largest: int, epochs: int, most: int = MOST_SIZES) -> list[Size]:
+    """Choose the sizes with the fewest padding edges, in ascending order; none for a few batches.
+
+    Parameters
+    ----------
+    batches
+        Number of graphs, atoms and edges of each batch, ``[n, 3]``.
+    largest
+        Number of atoms of the largest graph of the split.
+    epochs
+        Number of epochs that have such batches.
+    most
+        Largest number of sizes.
+    """
+    most = min(most, epochs * len(batches) // _WORTH_IT)
+    if most < 1:
+        return []
+    ordered = batches[np.argsort(batches[:, 2], kind="stable")]
+    ends = np.unique(np.linspace(0, len(ordered), min(len(ordered), _CANDIDATES) + 1).astype(int))
+    edges = ordered[ends[1:] - 1, 2]
+    # Dynamic programme over the ordered batches: least edges of those up to each end, by k sizes.
+    each = np.tril((ends[1:, None] - ends[None, :-1]) * edges[:, None].astype(float))
+    each[np.triu_indices(len(edges), 1)] = np.inf
+    least, begins = each[:, 0], []
+    for _ in range(min(most, len(edges)) - 1):
+        before = np.concatenate([[0.0], least[:-1]])
+        total = before[None, :] + each
+        begins.append(total.argmin(axis=1))
+        least = total.min(axis=1)
+    sizes, last = set(), len(edges) - 1
+    for begin in [*reversed(begins), np.zeros(len(edges), dtype=int)]:
+        if last >= 0:
+            first = int(begin[last])
+            sizes.add(_size_of(ordered[ends[first] : ends[last + 1]], largest))
+            last = first - 1
+    return sorted(sizes, key=lambda size: size.edges)
+
+
+def _size_of(batches: Ints, largest: int) -> Size:
+    """Return the smallest size, with some room, that holds each of some batches ``[n, 3]``."""
+    graphs, atoms, edges = batches.T
+    most, spare = int(_ROOM * graphs.max()), 1
+    while True:
+        spares = most + spare - graphs
+        full = int(_ROOM * (atoms + spares).max())
+        if (full - atoms <= spares * largest).all():
+            return Size(most + spare, full, int(_ROOM * edges.max()))
+        spare += 1

@@ -1,0 +1,330 @@
+"""Recorded training steps: a device replays a step's kernels without waiting for Python.
+
+A step of a small network takes as long as Python needs to launch its kernels. Recorded once as a
+CUDA or HIP graph, all of them are launched by one call. A recording has fixed addresses and sizes.
+So batches are filled up to one of a few sizes (:mod:`.filled`), and every size has its own place on
+the device and its own recording of the gradient. The update of the weights is recorded once.
+
+The first gradient of each size is compared with that of the batch as it is. If they differ, or the
+device cannot record, steps are taken as on a CPU, and the result of the segment says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.filled import FilledBatch
+from hydragnn_flow.training.loading import moved, sent
+from hydragnn_flow.training.measures.losses import Counts
+from hydragnn_flow.training.memory import out_of_memory
+from hydragnn_flow.training.optimizers import Average
+from hydragnn_flow.training.plan.sizes import Size
+
+_logger = logging.getLogger(__name__)
+
+# Largest relative difference of a recorded gradient that rounding can explain.
+_SAME = {"fp32": 1e-3, "fp64": 1e-6, "bf16": 0.05}
+
+
+class GraphRecorder:
+    """Recorder of functions as CUDA or HIP graphs, which share their memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        runtime: Any = torch.cuda  # whose streams have no types
+        self._pool = runtime.graph_pool_handle()
+        self._stream = runtime.Stream(device)
+
+    def warm_up(self, function: Callable[[], None]) -> None:
+        """Call a function on the stream on which it will be recorded."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            function()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that replays the kernels of ``function``; none runs before."""
+        graph = torch.cuda.CUDAGraph()
+        # A thread of the loader pins memory meanwhile, which would end a global recording. A
+        # recording that fails leaves its stream the current one, which the outer context undoes.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
+        ):
+            function()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+RECORDERS: dict[str, Callable[[torch.device], GraphRecorder]] = {"cuda": GraphRecorder}
+"""Recorders by type of device; torch calls AMD's devices `cuda` too."""
+
+
+def replays_wanted() -> bool:
+    """Return False if the environment variable `HYDRAGNN_FLOW_REPLAY` is 0, for broken drivers."""
+    return os.environ.get("HYDRAGNN_FLOW_REPLAY") != "0"
+
+
+class _Place:
+    """Place of the filled batches of one size on the device, and the recorded gradient there."""
+
+    def __init__(self, first: FilledBatch, device: torch.device, largest: int) -> None:
+        self.memory = torch.zeros(first.layout.size, dtype=torch.uint8, device=device)
+        self.batch = first.layout.batch(self.memory)
+        # What layers ask about the graphs of one batch holds for those of all.
+        self.batch.largest_graph, self.batch.any_finite = largest, True
+        self.replay: Callable[[], None] | None = None
+        """Function that adds the gradient, or computes the outputs, of the batch there."""
+        self.outputs: dict[str, Tensor] = {}
+        """Outputs of the network by name, if :attr:`replay` computes them."""
+
+
+class RecordedSteps:
+    """Training steps of one network on one device, replayed as far as possible.
+
+    Parameters
+    ----------
+    loss
+        Function that returns this rank's part of the loss, of a batch on the device and of a step
+        with given counts, without exchange with other ranks.
+    update
+        Function that changes the weights by their gradients and returns the gradient's norm.
+    optimizer, average
+        What ``update`` calls; learning rates and the average's weight become tensors on the device.
+    weights
+        Parameters that are trained; their gradients get places for good.
+    device
+        Device that the training computes on.
+    world
+        Rank of this process and number of ranks, which sum their gradients between the two
+        recordings.
+    largest
+        Number of atoms of the largest graph.
+    precision
+        `Training.precision`, which says how well gradients agree; None if they are random.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Batch, Counts], Tensor],
+        update: Callable[[], Tensor],
+        optimizer: torch.optim.Optimizer,
+        average: Average,
+        weights: Sequence[Tensor],
+        device: torch.device,
+        world: World,
+        *,
+        largest: int,
+        precision: str | None,
+    ) -> None:
+        self._loss_of, self._update_weights, self._average = loss, update, average
+        self._weights, self._device, self._world = list(weights), device, world
+        self._largest = largest
+        self._same = None if precision is None else _SAME[precision]
+        self._recorder: Any = RECORDERS[device.type](device)
+        self.reason = ""
+        """Reason why steps are no longer replayed; empty as long as they are."""
+        self.replayed = 0
+        """Number of gradients and evaluations of a batch that were replayed."""
+        # Learning rate, weight of the average, and numbers of graphs and atoms of a step.
+        self._settings = torch.zeros(4, device=device)
+        rate, average.weight, *counts = self._settings.unbind()
+        self._counts = Counts(*counts)
+        self._groups = optimizer.param_groups
+        # Other optimisers read their settings on the host, so their update is not recorded.
+        self._records_update = all(group.get("fused") for group in self._groups)
+        if self._records_update:
+            for group in self._groups:
+                group["lr"] = rate
+        # One tensor, which several ranks sum in one call.
+        sizes = [weight.numel() for weight in self._weights]
+        self._gradient = torch.zeros(sum(sizes), dtype=self._weights[0].dtype, device=device)
+        parts = zip(torch.split(self._gradient, sizes), self._weights, strict=True)
+        self._gradients = [part.view_as(weight) for part, weight in parts]
+        for weight, gradient in zip(self._weights, self._gradients, strict=True):
+            weight.grad = gradient
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._taken = torch.zeros(2, dtype=torch.float64, device=device)
+        self._places: dict[Size, _Place] = {}
+        self._evaluations: dict[Size, _Place] = {}
+        self._replay_update: Callable[[], None] | None = None
+
+    def take(
+        self, batches: Sequence[FilledBatch | Batch | None], counts: Counts, rate: float
+    ) -> tuple[Tensor, Tensor]:
+        """Take one training step; return its loss and the gradient's norm, both scalars.
+
+        Parameters
+        ----------
+        batches
+            Micro-batches of the step: filled ones on the host, others on the device.
+        counts
+            Numbers of graphs and atoms of the step.
+        rate
+            Learning rate of the step.
+        """
+        numbers = [rate, self._average.next_weight(), counts.graphs, counts.atoms]
+        self._settings.copy_(sent(torch.tensor(numbers), self._device), non_blocking=True)
+        for group in () if self._records_update else self._groups:
+            group["lr"] = rate
+        for batch in batches:
+            if isinstance(batch, FilledBatch):
+                self._add_filled(batch)
+            elif batch is not None:
+                self._add(batch)
+        self._world.sum(self._gradient)
+        self._update()
+        loss, norm = self._taken.clone().unbind()
+        return loss, norm
+
+    def _add(self, batch: Batch) -> None:
+        """Add the loss of a batch on the device, and its gradient, to those of the step."""
+        loss = self._loss_of(batch, self._counts)
+        # Not backward(), which remembers the streams of earlier steps and so ends a recording.
+        gradients = torch.autograd.grad(loss, self._weights)
+        torch._foreach_add_(self._gradients, gradients)
+        self._loss.add_(loss.detach())
+
+    def _add_filled(self, filled: FilledBatch) -> None:
+        if not self._is_replayed(self._places, filled, partial(self._recorded, filled)):
+            self._add(moved(filled.own, self._device))
+
+    def evaluated(
+        self,
+        filled: FilledBatch,
+        compute: Callable[[Batch], dict[str, Tensor]],
+        sums: Tensor,
+    ) -> dict[str, Tensor]:
+        """Compute the outputs of an evaluation's batch, and add its errors to ``sums``.
+
+        Parameters
+        ----------
+        filled
+            The batch; the outputs have the rows of its own graphs, without padding.
+        compute
+            Function of a batch on the device that returns the outputs and adds to ``sums``; the
+            same network and tensor in every call.
+        sums
+            Sums of errors on the device.
+        """
+
+        def record(place: _Place) -> float:
+            before, own = sums.clone(), moved(filled.own, self._device)
+            sums.zero_()
+            expected = [*compute(own).values(), sums.clone()]
+
+            def copied() -> None:
+                for name, values in compute(place.batch).items():
+                    if name not in place.outputs:
+                        place.outputs[name] = values.new_empty(values.shape)
+                    place.outputs[name].copy_(values)
+
+            self._recorder.warm_up(copied)
+            place.replay = self._recorder.record(copied)
+            sums.zero_()
+            place.replay()
+            rows = zip(place.outputs.values(), expected[:-1], strict=True)
+            found = [*(values[: len(other)] for values, other in rows), sums.clone()]
+            sums.copy_(before)
+            return max(map(_difference, found, expected))
+
+        if not self._is_replayed(self._evaluations, filled, record):
+            return compute(moved(filled.own, self._device))
+        rows = {filled.size.graphs: filled.own.num_graphs, filled.size.atoms: filled.own.num_nodes}
+        outputs = self._evaluations[filled.size].outputs
+        return {name: values[: rows[len(values)]].clone() for name, values in outputs.items()}
+
+    def _is_replayed(
+        self,
+        places: dict[Size, _Place],
+        filled: FilledBatch,
+        record: Callable[[_Place], float],
+    ) -> bool:
+        """Copy a batch to its place and replay what is recorded there; False if that fails.
+
+        At a new place, ``record`` records it and returns how far it differs from ordinary steps.
+        """
+        if self.reason:
+            return False
+        place = places.get(filled.size)
+        is_new = place is None
+        if place is None:
+            place = _Place(filled, self._device, self._largest)
+        place.memory.copy_(filled.memory, non_blocking=True)
+        if is_new:
+            try:
+                difference = record(place)
+            except Exception as error:  # of whatever kind: an ordinary step says what is wrong
+                self._refuse(_told(error))
+                return False
+            if self._same is not None and not difference <= self._same:
+                self._refuse(f"recorded steps differ by {difference:.1g} of them")
+                return False
+            places[filled.size] = place
+        assert place.replay is not None
+        place.replay()
+        self.replayed += 1
+        return True
+
+    def _recorded(self, filled: FilledBatch, place: _Place) -> float:
+        """Record the gradient of the batch at a place; return how far it differs."""
+        sums = [self._loss, self._gradient]
+        before = [each.clone() for each in sums]
+
+        def found(add: Callable[[], None]) -> list[Tensor]:
+            torch._foreach_zero_(sums)
+            add()
+            return [each.clone() for each in sums]
+
+        try:
+            expected = found(lambda: self._add(moved(filled.own, self._device)))
+            self._recorder.warm_up(lambda: self._add(place.batch))
+            place.replay = self._recorder.record(lambda: self._add(place.batch))
+            same = found(place.replay)
+        finally:
+            torch._foreach_copy_(sums, before)
+        return max(map(_difference, same, expected))
+
+    def _update(self) -> None:
+        if self._replay_update is not None:
+            self._replay_update()
+            return
+        self._change()
+        # The first update has made the optimiser's state, which must not be part of a recording.
+        if self._records_update and not self.reason:
+            try:
+                self._replay_update = self._recorder.record(self._change)
+            except Exception as error:
+                self._refuse(_told(error))
+
+    def _change(self) -> None:
+        """Change the weights by the gradients of the step, and begin the sums of the next one."""
+        norm = self._update_weights()
+        self._taken.copy_(torch.stack([self._loss, norm.double()]))
+        torch._foreach_zero_([self._loss, self._gradient])
+
+    def _refuse(self, reason: str) -> None:
+        self.reason = reason.partition("\n")[0]
+        self._places.clear()
+        self._evaluations.clear()
+        _logger.warning("training steps are not replayed: %s", self.reason)
+
+
+def _told(error: Exception) -> str:
+    short = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
+    return short or f"{type(error).__name__}: {error}"
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """Return the norm of the difference of two tensors, relative to the second's."""
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-30))
