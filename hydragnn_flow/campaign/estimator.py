@@ -283,7 +283,7 @@ class Estimator:
         steps = self.steps_of_a_pass(network, batches)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
-        larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
+        larger = self._largest_batch(Budget.of(network, batches), steps, width, micro_batches)
         work = replace(
             self._in_parts(work, network, width),
             # Every micro-batch launches all operations again.
@@ -309,8 +309,10 @@ class Estimator:
             wanted /= self.graphs_per_step(network, batches)
         return max(1, math.ceil(wanted))
 
-    def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
+    def _largest_batch(self, budget: Budget, steps: int, width: int, micro_batches: int) -> float:
         """Return the ratio of the largest to the mean size of a micro-batch, at least 1.
+
+        GCDs share a step evenly, so its parts differ as steps do, or are a single large graph.
 
         Parameters
         ----------
@@ -318,14 +320,16 @@ class Estimator:
             Limits of a batch, and the number of batches in a step.
         steps
             Number of steps in a pass through the training split.
-        micro_batches
-            Number of micro-batches in a step, over all GCDs.
+        width, micro_batches
+            Number of GCDs, and of micro-batches in a step over all of them.
         """
         limits = budget.of_a_step
         totals = self._train
         larger = 1.0
         for name, sizes in self._sizes.items():
-            most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
+            graphs = totals.graphs / (steps * micro_batches)
+            alone = min(sizes.largest_batch(graphs), sizes.largest / sizes.mean / max(graphs, 1.0))
+            most = max(sizes.largest_batch(graphs * width), alone)
             if name in limits:
                 most = min(most, limits[name] * steps / (sizes.mean * totals.graphs))
             larger = max(larger, most)

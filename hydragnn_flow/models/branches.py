@@ -63,7 +63,7 @@ def sum_by(values: Tensor, number: Tensor | None, count: int) -> Tensor:
     if number is None:
         return values.sum().double()[None]
     sums = torch.zeros(count, dtype=torch.float64, device=values.device)
-    return sums.index_add(0, number, values.sum(dim=1).double())
+    return sums.index_add_(0, number, values.sum(dim=1).double())
 
 
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:

@@ -66,7 +66,7 @@ def finite_graphs(batch: Any) -> Tensor:
     leaves = (batch.edge_shifts != 0).any(dim=1)
     graph = batch.batch.index_select(0, batch.edge_index[1])
     counts = torch.zeros(batch.num_graphs, dtype=torch.int64, device=graph.device)
-    return counts.index_add(0, graph, leaves.long()) == 0
+    return counts.index_add_(0, graph, leaves.long()) == 0
 
 
 class Padding(NamedTuple):
@@ -89,7 +89,7 @@ class Padding(NamedTuple):
         Rows without an atom are zero.
         """
         padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
-        return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
+        return padded.index_copy_(0, self.places, rows).view(*self.present.shape, rows.shape[1])
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Return the atoms' rows [n_atoms, d] from padded matrices [n_graphs, largest, d]."""
@@ -265,7 +265,8 @@ def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
     """
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.float()
-    return rows.new_zeros((size, *rows.shape[1:])).index_add(0, index, rows)
+    # In place, which spares a copy of the zeros.
+    return rows.new_zeros((size, *rows.shape[1:])).index_add_(0, index, rows)
 
 
 def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch_geometric.nn import GraphNorm
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.multilinear import apply_function
 from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 
 
@@ -135,6 +138,47 @@ class Normalization(nn.Module):
             by_graph: Tensor = self.graph(nodes, geometry.graph, geometry.n_graphs)
             return by_graph
         return nodes
+
+
+def smooth_silu(x: Tensor) -> Tensor:
+    """Compute x sigmoid(x), element by element; it can be differentiated twice.
+
+    torch's own backward pass is one kernel only if it is not differentiated again. Otherwise it is
+    half a dozen kernels, each of which keeps a tensor and has a derivative of its own.
+    """
+    value: Tensor = apply_function(_SmoothSiLU, x)
+    return value
+
+
+class _SmoothSiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return functional.silu(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if torch.is_grad_enabled():  # for forces, which are differentiated again
+            return apply_function(_SiLUSlope, gradient, *ctx.saved_tensors)
+        return torch.ops.aten.silu_backward(gradient, *ctx.saved_tensors)
+
+
+class _SiLUSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient, x)
+        slope: Tensor = torch.ops.aten.silu_backward(gradient, x)
+        return slope
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        gradient, x = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        # silu'' = s (1 - s) (2 + x (1 - 2 s)), in place because memory traffic dominates.
+        curvature = torch.addcmul(x, x, s, value=-2.0).add_(2.0)
+        curvature.mul_(torch.addcmul(s, s, s, value=-1.0)).mul_(gradient).mul_(outer)
+        return torch.ops.aten.silu_backward(outer, x), curvature
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

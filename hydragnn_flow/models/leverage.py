@@ -126,5 +126,5 @@ class Leverage(nn.Module):
         distances = vectors.double().norm(dim=1) / (radii[sender] + radii[receiver])
         cubes = distances.clamp(min=0.5) ** -3
         sums = cubes.new_zeros(len(radii), 3)
-        packing: Tensor = sums.index_add(0, receiver, torch.stack([cubes, cubes**2, cubes**3], 1))
+        packing: Tensor = sums.index_add_(0, receiver, torch.stack([cubes, cubes**2, cubes**3], 1))
         return packing

@@ -197,7 +197,7 @@ class PotentialModel(HydraModel, Potential):
         if branch is not None:
             of_edge = scale.index_select(0, geometry.graph.index_select(0, geometry.sender))
         gradient = gradient * of_edge.to(gradient.dtype)
-        forces = geometry.sum_at_sender(gradient).index_add(
+        forces = geometry.sum_at_sender(gradient).index_add_(
             0, geometry.receiver, gradient, alpha=-1
         )
         for other in others:

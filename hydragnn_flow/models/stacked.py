@@ -60,7 +60,8 @@ class StackedNetwork(nn.Module):
             for name in own:
                 self._places[f"{path}.{name}"] = layer, name
                 delattr(layer, name)
-                setattr(layer, name, None)
+                # A buffer, which recomputed layers can find; weights of all networks are no leaf.
+                layer.register_buffer(name, None, persistent=False)
             if kind in _STACKED:
                 # The copy keeps its other attributes; only its computation is replaced.
                 layer.__class__ = _STACKED[kind]

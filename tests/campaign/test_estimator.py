@@ -291,10 +291,10 @@ def test_memory_is_for_the_largest_batch(start, store):
     per_graph = {n: activations(context, batch_size=n) / n for n in (1, 4, 16)}
     assert per_graph[1] > per_graph[4] > per_graph[16]
     sizes = store["trainset"].n_edges
-    # In micro-batches, or on several GCDs, no less than the largest of them takes.
+    # In micro-batches no less than the largest of them takes; GCDs have parts of equal size.
     whole, parts = activations(context), activations(context, accumulation_steps=4)
     assert whole / 4 < parts < whole / 4 * sizes.max() / sizes.mean()
-    assert activations(context, width=4) == pytest.approx(parts)
+    assert whole / 4 <= activations(context, width=4) < parts
     # Layers that are computed again need less.
     assert activations(context, conv_checkpointing=True) < 0.95 * whole
 

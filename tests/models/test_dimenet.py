@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.special import eval_legendre
 
+from hydragnn_flow.models.layers import smooth_silu
 from hydragnn_flow.models.mpnn.dimenet import edge_table, spherical_bessel
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch
 
@@ -79,3 +80,10 @@ def test_parameters_of_the_network_are_honoured(make):
     block = 2 * (12 * 12 + 12)
     assert size(num_before_skip=2) - size(num_before_skip=1) == 2 * block
     assert size(num_after_skip=1) - size(num_after_skip=0) == 2 * block
+
+
+def test_silu_has_two_derivatives():
+    x = torch.linspace(-4, 4, 9, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(smooth_silu(x), torch.nn.functional.silu(x))
+    assert torch.autograd.gradcheck(smooth_silu, x)
+    assert torch.autograd.gradgradcheck(smooth_silu, x)

@@ -96,15 +96,6 @@ def test_memory_is_what_torch_allocates_in_a_real_step(some_type, make, checkpoi
     assert 0.8 * counted < peak < 1.05 * counted
 
 
-def test_layers_that_are_computed_again_hold_less(make):
-    model = make("SchNet", hidden_dim=32, num_conv_layers=4)
-    whole = network_cost(model, 100, 2000, 4)
-    model.encoder.layers.checkpointing = True
-    again = network_cost(model, 100, 2000, 4)
-    assert again.peak_bytes < 0.85 * whole.peak_bytes
-    assert again.launches > whole.launches
-
-
 def test_the_cost_of_muon_is_that_of_its_products():
     """Counted by torch: a step with Muon has that many operations more."""
     model = nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 56), nn.Embedding(30, 24))

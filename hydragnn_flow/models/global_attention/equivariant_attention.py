@@ -17,23 +17,16 @@ the cell matter only through the atoms' features.
 
 Attention, normalisation and perceptron act on scalars, vectors and features of higher degree, and
 are equivariant. The design is HydraGNN's own; see ``docs/equivariant_graph_transformer.md`` there.
-
-``torch.utils.checkpoint`` keeps what a backward pass recomputes until the second derivative is
-taken, which training on forces needs, and then saves no memory. Here both passes recompute it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from hydragnn_flow.models.couplings import (
@@ -44,86 +37,8 @@ from hydragnn_flow.models.couplings import (
     couple_to,
 )
 from hydragnn_flow.models.geometry import Geometry, Padding, Space
-from hydragnn_flow.models.kernels.multilinear import apply_function, needed_gradients
+from hydragnn_flow.models.kernels.recomputed import recomputed
 from hydragnn_flow.models.mpnn.base import NodeState
-
-
-def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
-    """Compute a module's output and keep only its inputs; backward passes recompute the rest.
-
-    Parameters
-    ----------
-    module
-        Module that returns one tensor and draws no random numbers.
-    inputs
-        Tensors that the module reads; like its parameters, they may need gradients.
-    others
-        Keyword arguments of the module that need no gradient.
-    """
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    precision = _precision(inputs[0].device.type)
-
-    def function(*tensors: Tensor) -> Sequence[Tensor]:
-        given, swapped = tensors[: len(inputs)], tensors[len(inputs) :]
-        with precision():
-            return (functional_call(module, dict(zip(names, swapped, strict=True)), given, others),)
-
-    (new,) = apply_function(_Recomputed, *inputs, *parameters, function)
-    found: Tensor = new
-    return found
-
-
-def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a function that makes a context manager with the current autocast settings.
-
-    Backward passes would not have these settings by themselves.
-    """
-    if not torch.amp.is_autocast_available(device):
-        return nullcontext
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
-
-
-class _Recomputed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *operands: Any) -> Any:
-        *tensors, ctx.function = operands
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        # Detached, because gradients must not reach one of them by way of another.
-        return ctx.function(*(x.detach() for x in tensors))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        function, needs = ctx.function, needed_gradients(ctx)
-        known = [n for n, gradient in enumerate(gradients) if gradient is not None]
-
-        def slopes(*operands: Tensor) -> Sequence[Tensor]:
-            along, inputs = operands[: len(known)], operands[len(known) :]
-            differentiable = torch.is_grad_enabled()
-            with torch.enable_grad():
-                inputs = tuple(
-                    x.detach().requires_grad_() if need and not x.requires_grad else x
-                    for x, need in zip(inputs, needs, strict=True)
-                )
-                values = function(*inputs)
-                pairs = [
-                    (values[n], gradient)
-                    for n, gradient in zip(known, along, strict=True)
-                    if values[n].requires_grad
-                ]
-                return torch.autograd.grad(
-                    [value for value, _ in pairs],
-                    [x for x, need in zip(inputs, needs, strict=True) if need],
-                    [gradient for _, gradient in pairs],
-                    create_graph=differentiable,
-                    materialize_grads=True,
-                )
-
-        # Its own backward pass recomputes the slopes, and so their values.
-        given = [gradients[n] for n in known]
-        found = iter(apply_function(_Recomputed, *given, *ctx.saved_tensors, slopes))
-        return *(next(found) if need else None for need in needs), None
 
 
 class DegreeLinear(nn.Module):
@@ -453,18 +368,14 @@ class EquivariantAttention(nn.Module):
         padded = padding.pad(features.flatten(1)), padding.pad(space.positions)
         largest = padding.present.shape[1]
         at_a_time = min(self.chunk or largest, largest)
-        average = self.averages if at_a_time == largest else partial(recomputed, self.averages)
-        parts = [
-            average(
-                queries[:, :, start : start + at_a_time],
-                keys,
-                *padded,
-                start=start,
-                present=padding.present,
-                space=space,
-            )
-            for start in range(0, largest, at_a_time)
-        ]
+        parts: list[Tensor] = []
+        for start in range(0, largest, at_a_time):
+            given = queries[:, :, start : start + at_a_time], keys, *padded
+            others: dict[str, Any] = {"start": start, "present": padding.present, "space": space}
+            if at_a_time < largest:
+                parts += recomputed(self.averages, *given, **others)
+            else:
+                parts.append(self.averages(*given, **others))
         # Shape [n_graphs, largest, components, heads, width]
         averaged = torch.cat(parts, dim=3).permute(1, 3, 2, 0, 4)
         of_atoms = padding.unpad(averaged.flatten(2))

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.config.network.mpnn_types import Properties
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.recomputed import recomputed
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,50 @@ class MessagePassing(nn.Module):
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
         """Compute node features [n_atoms, width] after all layers of the stack."""
+        recomputes = self.checkpointing and self.training
+        if recomputes and geometry.vectors.requires_grad and not self._draws():
+            return self._recompute_for_forces(nodes, geometry)
         features = self.edge_features(geometry)
         state = self.begin(nodes, geometry)
         for layer in self.layers:
-            if self.checkpointing and self.training:
+            if recomputes:
                 state = checkpoint(_afresh, layer, state, features, geometry, use_reentrant=False)
             else:
                 state = layer(state, features, geometry)
         return state.scalars
+
+    def _draws(self) -> bool:
+        # Dropout draws the same numbers again only under ``torch.utils.checkpoint``.
+        return any(isinstance(module, nn.Dropout) for module in self.layers.modules())
+
+    def _recompute_for_forces(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        state = self.begin(nodes, geometry)
+        moving = [geometry.vectors]
+        if geometry.space is not None:
+            moving.append(geometry.space.positions)
+        for number in range(len(self.layers)):
+            others = [f"stack.layers.{n}." for n in range(len(self.layers)) if n != number]
+            tensors = [one for one in state if one is not None]
+            layer = _Layer(self, number, geometry)
+            state = NodeState(*recomputed(layer, *moving, *tensors, unused=others))
+        return state.scalars
+
+
+class _Layer(nn.Module):
+    """Layer that also computes its edge features, whose gradients lead to the edge vectors."""
+
+    def __init__(self, stack: MessagePassing, number: int, geometry: Geometry) -> None:
+        super().__init__()
+        self.stack, self.number, self.geometry = stack, number, geometry
+
+    def forward(self, vectors: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        space, tensors = self.geometry.space, others
+        if space is not None:
+            space, tensors = space._replace(positions=others[0]), others[1:]
+        geometry = replace(self.geometry, vectors=vectors, space=space)
+        features = self.stack.edge_features(geometry)
+        new = self.stack.layers[self.number](NodeState(*tensors), features, geometry)
+        return tuple(one for one in new if one is not None)
 
 
 def _afresh(layer: Layer, state: NodeState, features: Any, geometry: Geometry) -> NodeState:

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import spherical_jn
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.geometry import Geometry, sum_by
 from hydragnn_flow.models.kernels.spline import Interpolation, Knots
-from hydragnn_flow.models.layers import BesselBasis, polynomial_envelope
+from hydragnn_flow.models.layers import BesselBasis, polynomial_envelope, smooth_silu
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 
 _ROW = 12
@@ -245,7 +244,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the input [n, width] plus the output of both layers."""
-        return x + functional.silu(self.second(functional.silu(self.first(x))))
+        return x + smooth_silu(self.second(smooth_silu(self.first(x))))
 
 
 class DimeNetLayer(nn.Module):
@@ -310,10 +309,10 @@ class DimeNetLayer(nn.Module):
         """Return the atoms' features after this layer; their scalars are [n_atoms, width]."""
         x = self._embed(state.scalars, features, geometry)
         filters = features.of_length(self.filter)
-        messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
+        messages = smooth_silu(self.down(smooth_silu(self.other(x)) * filters))
         sums = self.angles(messages, features) * self.scale
-        new = functional.silu(self.own(x)) + functional.silu(self.up(sums))
-        new = x + functional.silu(self.skip(self.before(new)))
+        new = smooth_silu(self.own(x)) + smooth_silu(self.up(sums))
+        new = x + smooth_silu(self.skip(self.before(new)))
         faded = self.after(new) * features.of_length(self.fade)
         update: Tensor = self.output(geometry.sum_at_receiver(faded) * self.scale)
         return NodeState(state.scalars + update)
@@ -323,7 +322,7 @@ class DimeNetLayer(nn.Module):
         x = x + features.of_length(self.length)
         if self.attributes is not None:
             x = x + self.attributes(features.attributes)
-        return functional.silu(x)
+        return smooth_silu(x)
 
 
 class DimeNet(MessagePassing):

@@ -11,7 +11,6 @@ import ase.data
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.errors import InputError
@@ -27,7 +26,12 @@ from hydragnn_flow.models.couplings import (
 )
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.layers import BesselBasis, GaussianBasis, polynomial_envelope
+from hydragnn_flow.models.layers import (
+    BesselBasis,
+    GaussianBasis,
+    polynomial_envelope,
+    smooth_silu,
+)
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 
 
@@ -369,8 +373,8 @@ class RadialWeights(nn.Module):
 
     def forward(self, radial: Tensor) -> Tensor:
         """Compute the weights of all edges' messages, [n_edges, n_paths, width]."""
-        hidden = functional.silu(self.first(radial)) * SILU_GAIN
-        hidden = functional.silu(self.second(hidden)) * SILU_GAIN
+        hidden = smooth_silu(self.first(radial)) * SILU_GAIN
+        hidden = smooth_silu(self.second(hidden)) * SILU_GAIN
         weights: Tensor = self.last(hidden)
         return weights.view(-1, *self.shape)
 

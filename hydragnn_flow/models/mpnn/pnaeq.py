@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import EXTREMES, extreme, filtered_sum, outer_sum
+from hydragnn_flow.models.layers import smooth_silu
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.painn import Filter, VectorEdgeReader, VectorEdges, VectorUpdate
 from hydragnn_flow.models.mpnn.pna import N_AGGREGATORS, mean_log_degree
@@ -119,7 +119,7 @@ class PNAEqLayer(nn.Module):
     def forward(self, state: NodeState, features: CountedEdges, geometry: Geometry) -> NodeState:
         """Return the atoms' features after this layer; vectors, if any, are [n_atoms, 3, width]."""
         edges, nodes = features.edges, state.scalars
-        hidden = functional.silu(
+        hidden = smooth_silu(
             geometry.of_receiver(self.receiver(nodes))
             + geometry.of_sender(self.sender(nodes))
             + self.edge(edges.radial)

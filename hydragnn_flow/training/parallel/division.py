@@ -83,7 +83,7 @@ class Division:
     def in_order(self, split: Split) -> Dealing:
         """Return a function that assigns a split's graphs to ranks that hold their branches.
 
-        Each rank gets a contiguous range of the graphs of its branches, of nearly equal cost.
+        Each rank gets a contiguous range of the graphs of its branches, of nearly equal work.
         """
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:

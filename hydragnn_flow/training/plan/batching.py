@@ -22,8 +22,11 @@ from hydragnn_flow.errors import InputError
 
 Ints = NDArray[np.int64]
 Dealing = Callable[[Ints, Ints], Ints]
-"""Function that assigns graphs to ranks: (indices in the split, costs) -> ranks, [n] each."""
+"""Function that assigns graphs to ranks: (indices in the split, work) -> ranks, [n] each."""
 
+# Most graphs that are dealt one by one. The small ones of more graphs are dealt in bundles, the
+# largest of which are a sixteenth of a rank's share.
+_ONE_BY_ONE, _BUNDLES = 1024, 32
 # Configuration keys of the limits that a single graph can exceed.
 _KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max_edges"}
 
@@ -38,7 +41,7 @@ class Sizes(Protocol):
         """Return the number of atoms of the given graphs, [n]."""
 
     def edges_of(self, graphs: Ints) -> Ints:
-        """Return the number of edges of the given graphs, [n]; used only if edges are limited."""
+        """Return the number of edges of the given graphs, [n]."""
 
     def where(self, graph: int) -> str:
         """Return what messages call a graph: its split, its index there, and its origin."""
@@ -140,7 +143,7 @@ def plan_in_order(
     """
     graphs = np.arange(len(index), dtype=np.int64)
     costs = Costs.of(index, budget, graphs)
-    owner = ranges(costs.leading, world) if dealing is None else dealing(graphs, costs.leading)
+    owner = ranges(costs.work, world) if dealing is None else dealing(graphs, costs.work)
     order = np.argsort(owner, kind="stable")
     return steps_of(costs, *side_by_side(costs, order, owner[order], world), world)
 
@@ -175,6 +178,9 @@ class Costs:
     """Mask of the graphs that exceed a limit of one batch alone, [n]."""
     leading: Ints
     """Cost of each graph in the binding limit (graphs, atoms or edges), [n]."""
+    work: Ints
+    """Number of edges of each graph, at least 1, or of atoms if no graph has edges, [n]. Ranks get
+    nearly equal work, whatever the limits are."""
 
     @classmethod
     def of(cls, index: Sizes, budget: Budget, graphs: Ints) -> Costs:
@@ -182,14 +188,14 @@ class Costs:
 
         ``graphs`` are the indices of the graphs in the split, [n].
         """
-        atoms = index.atoms_of(graphs)
-        known = {"graphs": lambda: np.ones_like(graphs), "atoms": lambda: atoms}
-        known["edges"] = lambda: index.edges_of(graphs)
+        atoms, edges = index.atoms_of(graphs), index.edges_of(graphs)
+        known = {"graphs": np.ones_like(graphs), "atoms": atoms, "edges": edges}
         limits = np.array(list(budget.of_a_step.values()), dtype=np.int64)
-        values = np.stack([known[name]() for name in budget.limits])
+        values = np.stack([known[name] for name in budget.limits])
         too_large = np.any(budget.batches * values > limits[:, None], axis=0)
         fill = values[:, ~too_large].sum(axis=1) / limits
-        return cls(graphs, atoms, limits, values, too_large, values[int(fill.argmax())])
+        work = np.maximum(edges if edges.any() else atoms, 1)
+        return cls(graphs, atoms, limits, values, too_large, values[int(fill.argmax())], work)
 
     def kept(
         self, index: Sizes, budget: Budget, some_must_be_left: bool = False
@@ -228,12 +234,12 @@ class Costs:
 
 
 def ranges(costs: Ints, world: int) -> Ints:
-    """Return the rank of each graph, [n], in consecutive ranges of graphs of nearly equal cost.
+    """Return the rank of each graph, [n], in consecutive ranges of graphs of nearly equal work.
 
     Parameters
     ----------
     costs
-        Cost of each graph in the order of the split, [n].
+        Work of each graph in the order of the split, [n].
     world
         Number of ranks that share the graphs.
     """
@@ -247,7 +253,7 @@ def ranges(costs: Ints, world: int) -> Ints:
 def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
     """Merge the sequences of graphs of all ranks, so that ranks progress at the same pace.
 
-    Any slice of the merged sequence then holds nearly equal cost for every rank. Returns the merged
+    Any slice of the merged sequence then holds nearly equal work for every rank. Returns the merged
     sequence and the rank of each of its graphs, [n] each.
 
     Parameters
@@ -259,7 +265,7 @@ def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[In
     world
         Number of ranks of the segment.
     """
-    cost = costs.leading[order]
+    cost = costs.work[order]
     totals = np.zeros(world, dtype=np.int64)
     np.add.at(totals, owner, cost)
     middle = np.cumsum(cost) - cost / 2 - (np.cumsum(totals) - totals)[owner]
@@ -288,7 +294,7 @@ def steps_of(
     world
         Number of ranks of the segment.
     dealing
-        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
+        Function that assigns the graphs of a step to ranks; by default at nearly equal work.
     divides
         True to cut the sequence before and after each graph above the batch limits, which gets a
         step of its own; every step is then a piece of the sequence. False to keep the other graphs
@@ -310,9 +316,9 @@ def steps_of(
         if owner is not None:
             ranks = owner[group]
         elif dealing is not None:
-            ranks = dealing(costs.graphs[mine], costs.leading[mine])
+            ranks = dealing(costs.graphs[mine], costs.work[mine])
         else:
-            ranks = deal(costs.leading[mine], world)
+            ranks = deal(costs.work[mine], world)
         ends = np.zeros(world + 1, dtype=np.int64)
         np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
         by_rank = costs.graphs[mine[np.argsort(ranks, kind="stable")]]
@@ -361,22 +367,53 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
 def deal(costs: Ints, world: int) -> Ints:
     """Return the rank of each graph, [n], assigned costliest first to the least loaded rank.
 
+    Beyond a thousand graphs the small ones are assigned in bundles.
+
     Parameters
     ----------
     costs
-        Cost of each graph, [n].
+        Work of each graph, at least 1, [n].
     world
         Number of ranks that share the graphs.
     """
     ranks = np.zeros(len(costs), dtype=np.int64)
     if world == 1:
         return ranks
-    if not np.diff(costs).any():  # to each in turn, as below, but at once
-        return np.arange(len(costs)) % world
+    if len(costs) > _ONE_BY_ONE:
+        bundle = _bundled(costs, max(int(costs.sum()) // (_BUNDLES * world), 1))
+        return _deal_in_rounds(np.bincount(bundle, costs).astype(np.int64), world)[bundle]
     loads = [(0, 0, rank) for rank in range(world)]
     sizes = costs.tolist()
     for place in np.argsort(-costs, kind="stable").tolist():
         cost, graphs, rank = loads[0]
         ranks[place] = rank
         heapq.heapreplace(loads, (cost + sizes[place], graphs + 1, rank))
+    return ranks
+
+
+def _bundled(costs: Ints, size: int) -> Ints:
+    """Return the bundle of each graph, [n]: small graphs of about ``size``, or a large one."""
+    is_small = costs < size
+    before = np.cumsum(np.where(is_small, costs, 0)) - costs
+    bundle: Ints = np.where(is_small, before // size, 0)
+    first_large = int(bundle.max(initial=-1)) + 1
+    return np.where(is_small, bundle, first_large + np.cumsum(~is_small) - 1)
+
+
+def _deal_in_rounds(costs: Ints, world: int) -> Ints:
+    """Return what assigning one by one to the least loaded rank gives, [n], in few rounds.
+
+    In a round, ranks get one bundle each, in the order of their loads, up to the first rank whose
+    load exceeds what another has by then.
+    """
+    ranks, loads = np.empty(len(costs), dtype=np.int64), np.zeros(world, dtype=np.int64)
+    order = np.argsort(-costs, kind="stable")
+    while len(order):
+        least = np.argsort(loads, kind="stable")[: len(order)]
+        new = loads[least] + costs[order[: len(least)]]
+        is_beyond = loads[least[1:]] > np.minimum.accumulate(new)[:-1]
+        number = 1 + int(np.append(is_beyond, True).argmax())
+        ranks[order[:number]] = least[:number]
+        loads[least[:number]] = new[:number]
+        order = order[number:]
     return ranks

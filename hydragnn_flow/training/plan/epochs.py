@@ -63,7 +63,7 @@ class Epoch:
     seed: int = 0
     """Seed of the shuffle among blocks."""
     dealing: Dealing | None = None
-    """Function that assigns the graphs of a step to ranks; by default at nearly equal cost."""
+    """Function that assigns the graphs of a step to ranks; by default at nearly equal work."""
 
     @cached_property
     def steps(self) -> int:
@@ -193,7 +193,7 @@ class Epoch:
         block = np.searchsorted(blocks, costs.graphs, side="right")
         number = np.cumsum(np.diff(block, prepend=block[:1]) != 0)
         random = np.random.default_rng([self.seed, start, 0, 1]).random(len(block))
-        owner = ranges(costs.leading, self.world)
+        owner = ranges(costs.work, self.world)
         turn = np.lexsort((number + BLOCKS * random, owner))
         return side_by_side(costs, turn, owner[turn], self.world)
 
@@ -212,7 +212,7 @@ class Epochs:
     branch_names
         Name of each branch (data set), in the order of their indices; empty if they have none.
     dealing
-        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
+        Function that assigns the graphs of a step to ranks; by default at nearly equal work.
 
     Raises
     ------
