@@ -39,9 +39,6 @@ Status = Literal[
 ]
 VERSION = 5
 """Version of the format of each line of `segments.jsonl`."""
-APART = "goes on separately: "
-"""First words of `reason` in the result of a segment that leaves a fused group (segments trained in
-one process), to continue separately."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Statuses that all ranks (processes) of a segment reach after the same training step. A rank that
 ends with another status leaves the other ranks waiting for it."""
@@ -339,9 +336,6 @@ class TrainingOutcome:
     started, summed over GCDs [s]. Segments whose results were lost count too."""
     spent_joules: float = 0.0
     """Energy of these earlier segments [J]."""
-    fused: int = 1
-    """Number of segments that were trained together in one process, this one included. Times and
-    energy are this segment's share of the process's; peak memory is that of the process."""
     replayed: int = 0
     """Number of gradients and evaluations of a batch that the device replayed from recordings."""
     not_replayed: str = ""

@@ -1,7 +1,6 @@
 """Targets of classes, from the words in a file to probabilities in a table."""
 
 import shutil
-from dataclasses import replace
 from itertools import pairwise
 
 import ase.io
@@ -31,8 +30,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.errors import errors_frame
 from hydragnn_flow.report.html import model_card
-from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.fused import FusedTrainer
 from hydragnn_flow.training.measures.losses import Counts, Loss
 from hydragnn_flow.training.runner import run_segment
 
@@ -202,18 +199,10 @@ def test_the_loss_is_the_cross_entropy_in_units_of_that_of_the_shares(store, fun
     torch.testing.assert_close(model(batch)["kind"][0], shares, check_dtype=False)
 
 
-def test_classes_and_numbers_are_learnt_together_and_by_fused_networks(store, tmp_path):
-    specs = [make_spec(tmp_path / str(k), store, 8, network=NETWORK, seed=k) for k in range(2)]
-    one = run_segment(specs[0], device="cpu")
+def test_classes_and_numbers_are_learnt_together(store, tmp_path):
+    one = run_segment(make_spec(tmp_path / "t", store, 8, network=NETWORK), device="cpu")
     assert all(one.metrics[f"{name}_rmse"] < 0.3 for name in ("kind", "odd", "size")), one.metrics
     assert "kind_mae" not in one.metrics and "size_mae" in one.metrics
-    again = [replace(spec, directory=str(tmp_path / f"fused {spec.seed}")) for spec in specs]
-    for spec in again:
-        spec.folder.mkdir()
-    fused = FusedTrainer(again, store, torch.device("cpu"))
-    fused.run(probe=False)
-    state = load_checkpoint(again[0].folder / FILE)
-    assert state["progress"]["best_val_error"] == pytest.approx(one.best_val_error, rel=1e-3)
 
 
 def test_predictions_are_classes_and_their_probabilities(run, tmp_path):

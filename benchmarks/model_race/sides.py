@@ -88,8 +88,7 @@ class Ours:
 
         monitor = TrainingMonitor(trainer.world, trainer.device, None, is_over)
         with suppress(Stopped):
-            for step, batch in trainer._train_epoch(monitor):
-                trainer.taken = trainer.train_step(step, batch)
+            trainer._train_epoch(monitor)
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
 
     @property

@@ -1,27 +1,21 @@
-"""Dispatch of segments (jobs of training) to workers, alone or fused, and their results."""
+"""Dispatch of segments (jobs of training) to workers, and their results."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.task import SegmentTask
-from hydragnn_flow.config import SearchConfig
-from hydragnn_flow.config.search import CRITERION, LOSSES
 from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Sending, Workers
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
-    MEMORY_FRACTION,
     SURELY_BEFORE,
-    Estimate,
     Fleet,
-    Gcd,
     Placement,
     Resident,
     place,
@@ -29,153 +23,7 @@ from hydragnn_flow.placement import (
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import APART, SegmentResult
-from hydragnn_flow.training.fused.shapes import is_of_member, refusal_of, shape_of
-
-# Statuses of a fused process after which its segments are sent separately.
-_BAD = ("killed", "error", "out_of_memory")
-
-
-class Fusing:
-    """Grouping of segments into fused tasks: each task trains several segments in one process.
-
-    Fused segments take their training steps in common. Segments of one shape (equal but for
-    weights, epochs and settings such as the learning rate) are grouped if there are more of them
-    than idle GCDs. Trials whose objectives are costs are not fused, as the costs of a shared
-    process cannot be divided.
-
-    Parameters
-    ----------
-    search
-        Section `search` of the run.
-    most
-        Largest number of segments in a process, from `resources.fused_members`.
-    gcd
-        Speed and memory of a GCD for segments.
-    """
-
-    def __init__(self, search: SearchConfig, most: int, gcd: Gcd) -> None:
-        self._most, self._gcd = most, gcd
-        judged = {*search.objectives, *search.constraints}
-        errors = {CRITERION, *LOSSES}
-        self._trials = all(name in errors or name.startswith("val.") for name in judged)
-        # Shapes that are not fused any more.
-        self._apart: set[str] = set()
-        self._is_one_shape = all(is_of_member(path) for path in search.space)
-
-    @property
-    def trials_at_once(self) -> int:
-        """Number of trials to request for each idle GCD; above 1 only if trials can be fused.
-
-        Fused trials train together in one process.
-        """
-        if self._most == 1 or not self._trials or not self._is_one_shape or self._apart:
-            return 1
-        return self._most
-
-    def together(
-        self, ready: Sequence[SegmentTask], free: int, process_gib: float
-    ) -> list[SegmentTask]:
-        """Group ready segments of one shape into fused tasks; return these and the other segments.
-
-        Segments of one shape are equal but for weights, epochs and settings such as the learning
-        rate.
-
-        Parameters
-        ----------
-        ready
-            Segments that could run, either all of trials or all of members.
-        free
-            Number of idle GCDs.
-        process_gib
-            Memory of a process without its networks [GiB].
-        """
-        each = min(self._most, math.ceil(len(ready) / free)) if free > 0 else 1
-        if each < 2:
-            return [*ready]
-        found: list[SegmentTask] = []
-        alike: defaultdict[str, list[SegmentTask]] = defaultdict(list)
-        for task in ready:
-            shape = self._shape(task)
-            if shape is None:
-                found.append(task)
-            else:
-                alike[shape].append(task)
-        for tasks in alike.values():
-            bundles = math.ceil(len(tasks) / each)
-            for number in range(bundles):
-                found += self._fitting(tasks[number::bundles], process_gib)
-        return found
-
-    def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
-        """Note shapes of fused segments that failed or left their group; fuse these shapes no more.
-
-        A shape is all that fused segments must have in common, such as the layers of the network.
-
-        Parameters
-        ----------
-        ended
-            Segments that ended, with their results.
-        """
-        for task, result in ended:
-            is_apart = result.reason.startswith(APART)
-            if result.fused == 1 or not (is_apart or result.status in _BAD):
-                continue
-            shape = shape_of(task.spec)
-            if shape not in self._apart:
-                self._apart.add(shape)
-                _logger.info("%s and others like it are not fused: %s", task, result.reason)
-
-    def _shape(self, task: SegmentTask) -> str | None:
-        """Return a name of the shape of a segment; None if the segment is not to be fused."""
-        spec = task.spec
-        if task.width > 1 or task.is_batch_per_gcd or refusal_of(spec):
-            return None
-        if spec.kind == "trial" and not self._trials:
-            return None
-        shape = shape_of(spec)
-        return None if shape in self._apart else shape
-
-    def _fitting(self, tasks: Sequence[SegmentTask], process_gib: float) -> list[SegmentTask]:
-        """Group segments of one shape into processes that each fit the memory of a GCD.
-
-        Returns one task for each process; ``process_gib`` is a process without networks [GiB].
-        """
-        bundles: list[list[SegmentTask]] = []
-        room = 0.0
-        for task in tasks:
-            mine = max(0.0, task.estimate.memory_gib - process_gib)
-            if not bundles or mine > room:
-                bundles.append([])
-                room = MEMORY_FRACTION * self._gcd.memory_gib - process_gib
-            bundles[-1].append(task)
-            room -= mine
-        return [_bundle(found, process_gib) if len(found) > 1 else found[0] for found in bundles]
-
-
-def _bundle(tasks: Sequence[SegmentTask], process_gib: float) -> SegmentTask:
-    """Return one task that trains all segments in one process.
-
-    Its estimated time is the sum of theirs, an upper limit; ``process_gib`` is the memory of a
-    process without networks [GiB].
-    """
-    each = [task.estimate for task in tasks]
-    estimate = Estimate(
-        seconds=sum(one.seconds for one in each),
-        memory_gib=process_gib + sum(max(0.0, one.memory_gib - process_gib) for one in each),
-        uncorrected_seconds=sum(one.uncorrected_seconds for one in each),
-        busy=min(1.0, sum(one.busy for one in each)),
-    )
-    return replace(
-        tasks[0],
-        fused=tuple(tasks),
-        estimate=estimate,
-        ready_since=min(task.ready_since for task in tasks),
-        is_urgent=any(task.is_urgent for task in tasks),
-        is_flexible=False,
-        wider=(),
-    )
-
+from hydragnn_flow.segment import SegmentResult
 
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
 # end in a second, and each record makes some requests to the shared file system.
@@ -202,22 +50,15 @@ class Dispatch(Jobs[SegmentTask]):
     def __init__(self, context: Context, workers: Workers) -> None:
         super().__init__(workers, context.site, context.clock, context.gcd)
         self._context = context
-        self.segments = 0
-        """Number of running segments, each segment of a fused group counted."""
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
         self._told_apart = False
-        config = context.config
-        self._fusing = Fusing(config.search, config.resources.fused_members, context.gcd)
 
     @property
-    def trials_at_once(self) -> int:
-        """Number of trials to request for each idle GCD; above 1 only if trials can be fused.
-
-        Fused trials train together in one process.
-        """
-        return self._fusing.trials_at_once
+    def segments(self) -> int:
+        """Number of running segments."""
+        return len(self._running)
 
     @property
     def fleet(self) -> Fleet:
@@ -263,8 +104,6 @@ class Dispatch(Jobs[SegmentTask]):
             True if ``ready`` segments may share a GCD with running segments; False if not.
         """
         fleet, now = self.fleet, self._clock.monotonic()
-        process_gib = self._context.estimator.costs.process_gib
-        ready = self._fusing.together(ready, int(min(fleet.free, most)), process_gib)
         ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
@@ -276,8 +115,7 @@ class Dispatch(Jobs[SegmentTask]):
             self.send(placement)
         return [
             replace(task, wider=(), keeps_gcd=False) if task.wider or task.keeps_gcd else task
-            for bundle in rest
-            for task in bundle.members
+            for task in rest
         ]
 
     def reshape(self) -> None:
@@ -302,12 +140,11 @@ class Dispatch(Jobs[SegmentTask]):
             self.release(at_work[resident])
 
     def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
-        """Send a segment, or a fused group, to the GCDs where it was placed; return the attempt."""
+        """Send a segment to the GCDs where it was placed; return the attempt."""
         sending = super().send(placement)
         task, width = sending.task, len(placement.resident.spots)
         if sending.is_gang or task.spec.kind == "member":
             _logger.info("%s gets a width of %d", task, width)
-        self.segments += len(task.members)
         self._alone += sending.keeps_gcd
         return sending
 
@@ -326,13 +163,11 @@ class Dispatch(Jobs[SegmentTask]):
             self._clock.next(SimpleQueue(), pause)  # takes no results that might not be recorded
         finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending in finished:
-            self.segments -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
                 self._looked = -math.inf  # the segment that it made way for comes next
         now = self._clock.monotonic()
-        ended = [end for sending in finished for end in _ends(sending, now)]
-        self._fusing.learn(ended)
+        ended = [_end(sending, now) for sending in finished]
         self._context.record([result for _, result in ended])
         self.judge_nodes(finished)
         self._recorded = self._clock.monotonic() if ended else self._recorded
@@ -357,7 +192,7 @@ class Dispatch(Jobs[SegmentTask]):
         candidates = (
             position
             for position, task in enumerate(ready)
-            if task.spec.number % _ONE_ALONE_OF == 0 and task.width == 1 and not task.fused
+            if task.spec.number % _ONE_ALONE_OF == 0 and task.width == 1
         )
         with_some = [*ready]
         for position in islice(candidates, max(0, most - self._alone)):
@@ -378,22 +213,18 @@ class Dispatch(Jobs[SegmentTask]):
             self.release(at_work[resident], is_awaited=False)
 
 
-def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
-    """Yield each segment of an ended attempt (several if fused) with its completed result.
+def _end(sending: Sending[SegmentTask], now: float) -> tuple[SegmentTask, SegmentResult]:
+    """Return the segment of an ended attempt with its completed result.
 
     ``now`` is the time by the campaign's clock [s].
     """
-    sent = sending.resident.since
-    for task, result in zip(sending.task.members, sending.results, strict=True):
-        is_released = sending.is_released
-        if is_released and result.status == "lost":
-            # A gang that was stopped while its ranks met each other did not fail.
-            result = replace(result, status="interrupted")
-        # Leaving a fused group is not a failure either.
-        is_released = is_released or result.reason.startswith(APART)
-        forecast = replace(
-            task.forecast(sending.together),
-            waited_seconds=max(0.0, sent - task.ready_since),
-            away_seconds=now - sent,
-        )
-        yield replace(task, is_released=is_released), result.expected(forecast)
+    sent, task, result = sending.resident.since, sending.task, sending.result
+    if sending.is_released and result.status == "lost":
+        # A gang that was stopped while its ranks met each other did not fail.
+        result = replace(result, status="interrupted")
+    forecast = replace(
+        task.forecast(sending.together),
+        waited_seconds=max(0.0, sent - task.ready_since),
+        away_seconds=now - sent,
+    )
+    return replace(task, is_released=sending.is_released), result.expected(forecast)

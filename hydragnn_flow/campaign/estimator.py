@@ -179,8 +179,6 @@ class Estimator:
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct later predictions of time and memory by the results of ended segments."""
         for result in results:
-            if result.fused > 1:
-                continue  # times and memory are those of the fused group
             kind = self._kind(result)
             if result.status == "out_of_memory" and result.together == 1.0:
                 # It needed more than there was; how much more is unknown.

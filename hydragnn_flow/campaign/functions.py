@@ -125,7 +125,7 @@ class _Campaign:
                 finished = self._jobs.finished(SECONDS_BETWEEN_CHECKS)
                 for sending in finished:
                     del self._looks[sending]
-                    self._take(sending.task, sending.results[0])
+                    self._take(sending.task, sending.result)
                 self._jobs.judge_nodes(finished)
                 self._end_hung()
             self._ledger.write(self._search.commit)

@@ -34,20 +34,6 @@ class SegmentTask(Task):
     """True if the placer may give the segment more GCDs; False if their number is fixed."""
     is_batch_per_gcd: bool = False
     """True if a step has one batch per GCD of the segment, however many GCDs it gets."""
-    fused: tuple[SegmentTask, ...] = ()
-    """Tasks of segments that this task trains together in one process; empty for one segment."""
-
-    @property
-    def members(self) -> tuple[SegmentTask, ...]:
-        """Tasks of all segments that this task trains: the fused segments, else the task itself."""
-        return self.fused or (self,)
-
-    def sent(self) -> SegmentTask:
-        """Return a copy of the task in which each segment has the identifier of a new attempt."""
-        if self.fused:
-            fused = tuple(task.sent() for task in self.fused)
-            return replace(self, spec=fused[0].spec, fused=fused)
-        return super().sent()
 
     def forecast(self, together: float) -> Forecast:
         """Return the plan and predicted cost of the segment, to record with its result.
@@ -96,12 +82,6 @@ class SegmentTask(Task):
             keeps_gcd=False,
             is_released=False,
         )
-
-    def __str__(self) -> str:
-        if self.fused:
-            numbers = ", ".join(str(task.spec.number) for task in self.fused)
-            return f"{self.spec.kind}s {numbers}, fused"
-        return super().__str__()
 
 
 def log_retry(task: SegmentTask, end: SegmentResult) -> None:

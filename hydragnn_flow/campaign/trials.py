@@ -278,7 +278,7 @@ class TrialPhase:
         are requested.
         """
         fleet = dispatch.fleet
-        free = min(fleet.free, self._gcds - dispatch.running) * dispatch.trials_at_once
+        free = min(fleet.free, self._gcds - dispatch.running)
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         is_first = not dispatch.segments

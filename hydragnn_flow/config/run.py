@@ -13,7 +13,6 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network import (
     NetworkConfig,
-    fusing_refusal,
     load_network,
     network_section,
     read_json,
@@ -175,15 +174,6 @@ class EnsembleConfig(Section):
     }
 
 
-# Paths whose values decide whether a network can be trained fused.
-_DECIDE_FUSING = (
-    "Architecture.mpnn_type",
-    "Architecture.global_attn_engine",
-    "Training.Optimizer.type",
-    "Training.precision",
-)
-
-
 class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
 
@@ -194,9 +184,10 @@ class ResourcesConfig(Section):
     batch_per_gcd: bool = False
     """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
     scale the learning rate."""
-    fused_members: int = Field(default=1, ge=1)
-    """Experimental: maximum number of trials or members that train fused in one process, because
-    their networks are too small to fill a GCD."""
+
+    removed: ClassVar = {
+        "fused_members": ((1,), "remove it: GPUs replay recorded steps of every network"),
+    }
 
 
 class RunConfig(CampaignConfig):
@@ -296,8 +287,6 @@ class RunConfig(CampaignConfig):
                 f"resources.batch_per_gcd: {loss} = 'rmse' takes the root over a whole step, so a "
                 f"member could not go on over fewer GCDs; write 'mse' or remove batch_per_gcd"
             )
-        if self.resources.fused_members > 1 and (reason := self._not_fusable(base)):
-            yield f"resources.fused_members: {reason}; remove it"
         key = "Training.task_parallel"
         if True not in self._values_of(key, training.task_parallel):
             return
@@ -321,16 +310,6 @@ class RunConfig(CampaignConfig):
         """
         varied = self.search.space.get(path)
         return (value, *(varied.examples() if varied else ()))
-
-    def _not_fusable(self, base: NetworkConfig) -> str:
-        """Return why no network of the search can be fused; empty if at least one may be."""
-        if self.data.mode == "stream":
-            return "trainings on a store that is streamed (data.mode) cannot be fused"
-        if self.search.times_steps:
-            return "trials whose speed is an objective (search.objectives) cannot be fused"
-        if any(path in self.search.space for path in _DECIDE_FUSING):
-            return ""  # other networks of the search may be fusable
-        return fusing_refusal(base)
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
         """Return the validated network with the values of a trial's parameters.

@@ -216,11 +216,6 @@ class Task(Placeable):
     is_released: bool = False
     """True if the job was stopped to continue on other GCDs, which is not a failure."""
 
-    @property
-    def members(self) -> tuple[Any, ...]:
-        """Tasks (jobs) that run together when this task is sent; here only the task itself."""
-        return (self,)
-
     def sent(self: _Task) -> _Task:
         """Return a copy of the task with a new attempt identifier, 12 random hexadecimal digits."""
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
@@ -280,12 +275,9 @@ class Sending(Generic[_Task]):
         return [result for part in range(len(self.parts)) for result in self.ended[part]]
 
     @property
-    def results(self) -> list[SegmentResult]:
-        """Results of the job: one merged from all its ranks, or one for each fused job.
-
-        Fused jobs are trained together in one process.
-        """
-        return [merged(self.ranks)] if self.is_gang else self.ranks
+    def result(self) -> SegmentResult:
+        """Result of the job, merged from those of all its ranks."""
+        return merged(self.ranks)
 
 
 class Jobs(Generic[_Task]):
@@ -369,7 +361,6 @@ class Jobs(Generic[_Task]):
                     nodes=len(parts),
                     memory_gib=task.estimate.memory_gib,
                     seconds=None if left == math.inf else left,
-                    fused=tuple(other.spec for other in task.members[1:]),
                 )
                 for place, spot in enumerate(there)
             ]
@@ -512,7 +503,7 @@ def run_all(
         with _no_workers():
             jobs.judge_nodes(finished)
         for sending in finished:
-            task, (result,) = sending.task, sending.results
+            task, result = sending.task, sending.result
             if result.status == "wrong_input":
                 raise (StoreError if result.answer["is_store"] else InputError)(result.reason)
             yield task, result

@@ -91,7 +91,7 @@ def check_site(
                 jobs.request_workers(0)
                 tell(words.format(len(left)))
             ended = {number: one for number, one in asked.items() if one not in left}
-            return [ended[n].results[0] if n in ended else None for n in range(len(places))]
+            return [ended[n].result if n in ended else None for n in range(len(places))]
 
         spots = [Spot(host, gcd) for host in hosts for gcd in range(len(node.gcds))]
         words = f"{{}} of {len(spots)} GCDs are being tried"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFile
@@ -212,11 +211,7 @@ def _simulable(config: RunConfig) -> RunConfig:
         search = search.model_copy(update={"sampler": sampler})
     if ensemble is not None and ensemble.strategy == "greedy":
         ensemble = ensemble.model_copy(update={"strategy": "top"})
-    changes: dict[str, Any] = {"search": search, "ensemble": ensemble}
-    if config.resources.fused_members > 1:
-        # The gain of fusing is not known before a probe, so segments are trained separately.
-        changes["resources"] = config.resources.model_copy(update={"fused_members": 1})
-    return config.model_copy(update=changes)
+    return config.model_copy(update={"search": search, "ensemble": ensemble})
 
 
 def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:

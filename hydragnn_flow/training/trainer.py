@@ -48,10 +48,6 @@ from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.recorded import RECORDERS, RecordedSteps, replays_wanted
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
-Course = Generator[tuple[Step, list[Batch | None]], None, None]
-"""Generator of training steps, each with the list of this rank's micro-batches; an empty
-micro-batch is None."""
-
 
 class Trainer:
     """Trainer of one network on one store, which can be stopped and resumed at every step.
@@ -151,8 +147,6 @@ class Trainer:
         self.graphs_per_step = self.learning_rate = 0.0
         """Mean number of graphs per step over all ranks, and ``learning_rate``, the largest
         learning rate of the schedule; both in the last epoch."""
-        self.taken: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
-        """This rank's loss in the last step, and the norm of the gradient, both scalars."""
         self._unsaved = False
         if state is not None:
             self._restore(state)
@@ -201,21 +195,6 @@ class Trainer:
         Stopped
             If ``should_stop`` returned true or the deadline has come; progress is saved.
         """
-        for step, batches in self.course(should_stop, alive, joules):
-            self.taken = self.train_step(step, batches)
-
-    def course(
-        self,
-        should_stop: Callable[[], bool] = lambda: False,
-        alive: Callable[[float], None] = lambda longest_step: None,
-        joules: Callable[[], float | None] = lambda: None,
-    ) -> Course:
-        """Yield each training step with this rank's batches, for a caller that takes the steps.
-
-        The caller takes a step and sets :attr:`taken` before it asks for the next one. Validation
-        and checkpoints happen between steps. Parameters and errors are those of :meth:`run`. Fused
-        training uses this to run the steps of several trainers together.
-        """
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.driver.site_gcds / SAVES_PER_SECOND,
@@ -224,7 +203,7 @@ class Trainer:
         )
         try:
             while not self.is_finished:
-                train_loss = yield from self._train_epoch(monitor)
+                train_loss = self._train_epoch(monitor)
                 start = time.monotonic()
                 outputs = Outputs()
                 with self.averaged() as model:
@@ -571,7 +550,7 @@ class Trainer:
         size = next((size for size in sizes if size.holds(*own, self._largest)), None)
         if size is None:
             return None
-        return self._filler.filled(batch, [batch.num_graphs], size).pinned(self.device)
+        return self._filler.filled(batch, size).pinned(self.device)
 
     def _optimizer_state(self) -> dict[str, Any]:
         state = self.optimizer.state_dict()
@@ -619,10 +598,8 @@ class Trainer:
         self.average.decay = training.ema_decay
         self.schedule.learning_rate = training.Optimizer.learning_rate
 
-    def _train_epoch(
-        self, monitor: TrainingMonitor
-    ) -> Generator[tuple[Step, list[Batch | None]], None, float]:
-        """Yield the remaining steps of the current epoch; return the mean loss of all its steps."""
+    def _train_epoch(self, monitor: TrainingMonitor) -> float:
+        """Take the remaining steps of the current epoch; return the mean loss of all its steps."""
         self.model.train()
         progress = self.progress
         plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
@@ -630,7 +607,7 @@ class Trainer:
         self._graphs, first = 0, progress.step
         self.learning_rate = self.schedule.learning_rate
         for window in plan.windows(progress.step):
-            yield from self._train_window(plan, window, monitor)
+            self._train_window(plan, window, monitor)
         self._sync(monitor)
         self._check_stop(monitor)
         if steps := progress.step - first:
@@ -638,8 +615,8 @@ class Trainer:
         # There is no step if no graph of a short epoch fits the limits.
         return progress.losses / max(progress.step, 1)
 
-    def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
-        """Yield ``steps`` with their batches."""
+    def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> None:
+        """Take ``steps`` of an epoch."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
             for step, pieces in zip(steps, batches, strict=True):
@@ -649,8 +626,7 @@ class Trainer:
                 if self.recorded is None:
                     for group in self.optimizer.param_groups:
                         group["lr"] = self.rate
-                yield step, pieces
-                monitor.record(*self.taken, step.graphs)
+                monitor.record(*self.train_step(step, pieces), step.graphs)
                 progress.step += 1
                 progress.drawn = step.drawn
                 self._graphs += step.graphs

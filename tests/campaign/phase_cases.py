@@ -79,10 +79,9 @@ class FakePool:
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         task: Future[list[SegmentResult]] = Future()
         self.placed += [(rank, node) for rank in ranks]
-        self.sent += [spec for rank in ranks if rank.number == 0 for spec in rank.specs]
+        self.sent += [rank.spec for rank in ranks if rank.number == 0]
         try:
-            ends = [replace(self.machine(s), fused=len(r.specs)) for r in ranks for s in r.specs]
-            task.set_result(ends)
+            task.set_result([self.machine(rank.spec) for rank in ranks])
         except (ConnectionError, ManagerLost, WorkerLost) as error:
             task.set_exception(error)
         answer: Future[list[SegmentResult]] = Future()

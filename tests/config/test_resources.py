@@ -1,4 +1,4 @@
-"""GCDs of trials and members: searches for the fastest training, batches, fused members."""
+"""GCDs of trials and members: searches for the fastest training, batches."""
 
 import pytest
 
@@ -71,9 +71,3 @@ def test_a_trial_has_a_batch_of_each_gcd_that_it_asks_for(load, resources, asked
     """How many were free decides nothing of a trial."""
     config = load({"objectives": ["throughput"]}, resources=resources)
     assert config.batches(asked) == batches
-
-
-def test_a_search_that_has_other_types_too_is_not_refused(load):
-    """The table of refusals has what cannot be fused."""
-    space = {"Architecture.mpnn_type": {"choices": ["SchNet", "MACE"]}}
-    assert load({"space": space}, MEMBERS, {"fused_members": 4}).resources.fused_members == 4

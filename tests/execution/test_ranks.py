@@ -11,7 +11,6 @@ import pytest
 from segment_cases import changed, make_spec, network_with
 from trainer_cases import (
     LONG,
-    NODE,
     Running,
     checkpoint,
     epochs_saved,
@@ -25,9 +24,8 @@ from trainer_cases import (
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
-from hydragnn_flow.execution.workers import answers, worker
+from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.execution.workers.worker import release
-from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -149,32 +147,3 @@ CHEAP: dict[str, Any] = {
     "Variables_of_interest": {"output_names": ["energy"], "type": ["graph"]},
     "Training__num_epoch": LONG,
 }
-
-
-def test_fused_segments_stop_together_each_with_a_checkpoint_of_its_own_and_die_with_their_process(
-    tmp_path, alloy_store
-):
-    network = network_with(**CHEAP)
-    specs = []
-    for n in range(8):
-        own = {"number": n, "seed": n, "attempt": f"of{n}"}
-        specs.append(make_spec(tmp_path / str(n), alloy_store, LONG, network=network, **own))
-    rank = Rank(specs[0], gcd=0, fused=tuple(specs[1:]))
-    running = Running([rank])
-    checkpoint(rank.specs[-1].folder)
-    release(rank.spec.attempt)
-    results = running.results()
-    assert [(one.number, one.status) for one in results] == [(n, "interrupted") for n in range(8)]
-    assert {(one.fused, *one.gcds) for one in results} == {(8, "0")}
-    for spec, result in zip(rank.specs, results, strict=True):
-        state = load_checkpoint(spec.folder / result.checkpoint)
-        assert result.checkpoint == spec.checkpoint.name and state["seed"] == spec.seed
-
-    again = Running([rank])
-    lent = worker.trainers_of(NODE)._lent[0]
-    until(lambda: lent, "the process")
-    lent[0].trainer.kill()
-    dead = again.results()
-    assert [(one.number, one.status, one.fused) for one in dead] == [
-        (n, "killed", 8) for n in range(8)
-    ]

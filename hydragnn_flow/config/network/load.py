@@ -461,28 +461,3 @@ def write_network(folder: str | Path, network: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_json(file, {"NeuralNetwork": network})
-
-
-FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
-"""Message-passing types whose networks can be fused, since all their tensors have one row per atom,
-edge or graph."""
-
-
-def fusing_refusal(network: NetworkConfig) -> str:
-    """Return why networks cannot be trained fused, several in one process; empty if they can.
-
-    The networks have the keys of ``network``, with other weights or learning rates.
-    """
-    if not isinstance(network, HydraNetwork):
-        return "networks of an engine cannot be fused"
-    architecture, training = network.Architecture, network.Training
-    if architecture.mpnn_type not in FUSABLE_TYPES:
-        kind, known = architecture.mpnn_type, ", ".join(FUSABLE_TYPES)
-        return f"networks of the type {kind} cannot be fused, only those of {known}"
-    if architecture.global_attn_engine is not None:
-        return "networks with global attention cannot be fused"
-    if training.precision == "bf16":
-        return "training in bf16 cannot be fused"
-    if training.accumulation_steps > 1:
-        return "steps of several micro-batches cannot be fused"
-    return ""

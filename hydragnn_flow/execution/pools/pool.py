@@ -291,13 +291,12 @@ class Pool:
             {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
             | {"to_epoch": spec.epochs.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
             for rank in ranks
-            for spec in rank.specs
-            if isinstance(spec, SegmentSpec)
+            if isinstance(spec := rank.spec, SegmentSpec)
         ]
         answer.add_done_callback(self._file.segments.pop)
 
         def has_checkpoint() -> bool:
-            specs = (spec for rank in ranks for spec in rank.specs)
+            specs = (rank.spec for rank in ranks)
             return any(isinstance(one, SegmentSpec) and is_there(one.checkpoint) for one in specs)
 
         def pass_on(task: Future[Any]) -> None:
@@ -524,4 +523,4 @@ def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"
         outcome = TrainingOutcome.cut_short("killed", reason)
-    return [SegmentResult.of(spec, outcome) for rank in ranks for spec in rank.specs]
+    return [SegmentResult.of(rank.spec, outcome) for rank in ranks]

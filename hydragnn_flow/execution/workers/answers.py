@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,6 @@ from hydragnn_flow.errors import InputError, JobLost, StoreError
 from hydragnn_flow.execution.workers.rendezvous import RanksMissing, rendezvous
 from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
-    FUSED,
     LAST,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
@@ -32,10 +31,9 @@ from hydragnn_flow.execution.workers.trainer_process import (
 )
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
-from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job, read_segment
+from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job
 from hydragnn_flow.training.checkpoints.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
-from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory, limit_memory
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.profile import profile_segment
@@ -122,14 +120,13 @@ def _answer(
 ) -> dict[str, Any]:
     try:
         job = read_job(request["spec"])
-        fused = [read_segment(values) for values in request.get(FUSED, ())]
     except InputError as error:  # the node lacks a user's module
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     if not isinstance(job, Call):  # a call has no checkpoint to wait for
         asked.is_idle.clear()
     setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.driver.run_directory}")
     try:
-        return _done(job, fused, request, asked, _signs(send))
+        return _done(job, request, asked, _signs(send))
     finally:
         setproctitle(IDLE)
         with suppress(OSError):  # a full disk costs lines of the log, not the answer
@@ -179,15 +176,11 @@ def _called(job: Call) -> TrainingOutcome:
 
 def _done(
     job: Call | SegmentSpec,
-    fused: Sequence[SegmentSpec],
     request: Mapping[str, Any],
     asked: _Asked,
     alive: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Run this process's rank of a job; return the outcome as values for JSON.
-
-    If ``fused`` is not empty, it has the segments to train together, ``job`` among them.
-    """
+    """Run this process's rank of a job; return the outcome as values for JSON."""
     rank, size, device = request["rank"], request["world"], request["device"]
     began = time.perf_counter()
 
@@ -202,16 +195,6 @@ def _done(
 
     try:
         limit_memory(asked.memory_gib, device)
-        if fused:
-            outcomes = run_fused(
-                fused,
-                device=device,
-                should_stop=should_stop,
-                energy_fraction=lambda: asked.share,
-                alive=alive,
-            )
-            broken = device != "cpu" and any(each.status == "error" for each in outcomes)
-            return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
         place = request["rendezvous"]
         with (
             nullcontext()

@@ -15,7 +15,6 @@ from typing import Any
 
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.trainer_process import (
-    FUSED,
     SECONDS_TO_BEGIN,
     Hung,
     TrainerProcess,
@@ -115,19 +114,12 @@ class Rank:
     """Expected memory on the rank's GCD, process included [GiB]."""
     seconds: float | None = None
     """Time from sending the rank until the node ends [s]; None if unknown."""
-    fused: tuple[SegmentSpec, ...] = ()
-    """Further segments that the same process trains in the same steps."""
 
     @property
     def segment(self) -> SegmentSpec:
         """Specification of the rank's job, which must be a segment (job of training)."""
         assert isinstance(self.spec, SegmentSpec)
         return self.spec
-
-    @property
-    def specs(self) -> list[JobSpec]:
-        """Specifications of the rank's job and of all segments trained with it in its process."""
-        return [self.spec, *self.fused]
 
     @property
     def in_gang(self) -> bool:
@@ -152,8 +144,7 @@ class RankRun:
         self._node, self._rank, self._meeting = node, rank, meeting
         left = _seconds_left(rank)
         deadline = None if left is None else time.monotonic() + left
-        self._specs = [replace(spec, deadline=deadline) for spec in rank.specs]
-        self.spec = self._specs[0]
+        self.spec = replace(rank.spec, deadline=deadline)
         self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
         self._called_off = ""
         self._status_of_call_off: Status = "interrupted"
@@ -161,33 +152,22 @@ class RankRun:
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
 
-    def run(self, trainer: TrainerProcess) -> list[SegmentResult]:
-        """Run the rank's job to its end; return its result first.
-
-        The results of segments that were trained with it in the same process follow.
-        """
+    def run(self, trainer: TrainerProcess) -> SegmentResult:
+        """Run the rank's job to its end; return its result."""
         with self._lock:
             self._trainer = trainer
             if self._is_released:
                 trainer.release(self.spec.attempt)
-        outcomes = self._ask(trainer)
+        outcome = self._ask(trainer)
         with self._lock:
             self._trainer = None
-        if self._called_off:
+        if self._called_off and outcome.status == "lost":
             # It noticed the broken connection before it got the reason.
-            outcomes = [
-                replace(outcome, status="interrupted", reason=self._called_off)
-                if outcome.status == "lost"
-                else outcome
-                for outcome in outcomes
-            ]
+            outcome = replace(outcome, status="interrupted", reason=self._called_off)
         with suppress(OSError):  # a full disk truncates the log, but keeps the segment's result
             self._log(trainer.said())
         place = Place(node=socket.gethostname(), gcds=[self._node.gcds[self._rank.gcd]])
-        return [
-            SegmentResult.of(spec, outcome, place)
-            for spec, outcome in zip(self._specs, outcomes, strict=True)
-        ]
+        return SegmentResult.of(self.spec, outcome, place)
 
     def stop(self) -> None:
         """Stop the rank's job and end its process: training at a checkpoint, a call at once."""
@@ -219,14 +199,12 @@ class RankRun:
             if self._trainer is not None:
                 self._trainer.kill()
 
-    def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
-        """Return the outcome of each segment of the rank, also if its trainer process dies."""
+    def _ask(self, trainer: TrainerProcess) -> TrainingOutcome:
+        """Return the outcome of the rank's job, also if its trainer process dies."""
         began = time.perf_counter()
 
-        def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:
-            n = len(self._specs)
-            outcome = TrainingOutcome.cut_short(status, reason, began)
-            return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
+        def cut_short(status: Status, reason: str) -> TrainingOutcome:
+            return TrainingOutcome.cut_short(status, reason, began)
 
         if self._called_off:
             return cut_short("interrupted", self._called_off)
@@ -240,10 +218,7 @@ class RankRun:
             if self._called_off and trainer.was_killed and not isinstance(death, Hung):
                 return cut_short(self._status_of_call_off, self._called_off)
             return cut_short("killed", str(death))
-        if FUSED in answer:
-            return [TrainingOutcome(**outcome) for outcome in answer[FUSED]]
-        outcome = TrainingOutcome(**answer)
-        return [outcome, *cut_short(outcome.status, outcome.reason)[1:]]
+        return TrainingOutcome(**answer)
 
     def _is_over(self) -> bool:
         return bool(self._called_off) or time.monotonic() >= self._end_by
@@ -254,7 +229,6 @@ class RankRun:
         meeting = None if self._meeting is None else {**self._meeting, "patience": patience}
         return {
             "spec": self.spec.to_dict(),
-            **({FUSED: [spec.to_dict() for spec in self._specs]} if self._rank.fused else {}),
             "rank": self._rank.number,
             "world": self._rank.world,
             "rendezvous": meeting,
@@ -262,13 +236,12 @@ class RankRun:
         }
 
     def _log(self, words: str) -> None:
-        """Append the process's output ``words`` to the log of each of its jobs."""
-        for spec in self._specs if words else ():
-            if not spec.directory:
-                print(words, file=sys.stderr, end="")
-                continue
-            spec.folder.mkdir(parents=True, exist_ok=True)
-            with (spec.folder / "log").open("a", encoding="utf-8") as log:
+        """Append the process's output ``words`` to the log of its job."""
+        if words and not self.spec.directory:
+            print(words, file=sys.stderr, end="")
+        elif words:
+            self.spec.folder.mkdir(parents=True, exist_ok=True)
+            with (self.spec.folder / "log").open("a", encoding="utf-8") as log:
                 log.write(words)
 
 

@@ -26,9 +26,6 @@ from hydragnn_flow.execution.binding import bound_to, cores_of, environment
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
-FUSED = "segments"
-"""Key of a request with the segments to train in the same steps, and of the answer with their
-outcomes."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
     Returns
     -------
     list of SegmentResult
-        Results in the order of ``ranks``, each followed by those of the segments fused with it
-        (trained in the same process). If a rank's process dies, its result says so; likewise if
+        Results in the order of ``ranks``. If a rank's process dies, its result says so; likewise if
         the node could not start it for lack of a store, a device, or room for processes.
     """
     spec = ranks[0].spec
@@ -69,7 +68,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
             if ranks[0].in_gang:
                 here = stack.enter_context(tempfile.TemporaryDirectory(prefix="hydragnn_flow-"))
         except OSError as error:
-            return [result for rank in ranks for result in _not_begun(rank, error)]
+            return [_not_begun(rank, error) for rank in ranks]
         runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
         with _lock:
             _running[spec.attempt] = runs
@@ -80,7 +79,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
         elif is_released:
             release(spec.attempt)
         pool = stack.enter_context(ThreadPoolExecutor(len(runs)))
-        return [*chain.from_iterable(pool.map(_run, repeat(node), ranks, runs))]
+        return [*pool.map(_run, repeat(node), ranks, runs)]
 
 
 def _forget(attempt: str) -> None:
@@ -131,16 +130,16 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
         return _running.get(attempt, [])
 
 
-def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
-    """Run a rank and return its results; if it fails, end the job's other ranks on this node."""
+def _run(node: Node, rank: Rank, run: RankRun) -> SegmentResult:
+    """Run a rank and return its result; if it fails, end the job's other ranks on this node."""
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as trainer:
-            results = run.run(trainer)
+            result = run.run(trainer)
     except (InputError, OSError) as error:
-        results = _not_begun(rank, error)
-    if rank.in_gang and results[0].status not in AGREED:
-        call_off(rank.spec.attempt, results[0].reason)
-    return results
+        result = _not_begun(rank, error)
+    if rank.in_gang and result.status not in AGREED:
+        call_off(rank.spec.attempt, result.reason)
+    return result
 
 
 def leave() -> None:
@@ -207,12 +206,12 @@ def _is_nodes(error: Exception) -> bool:
     return isinstance(error, InputError) or passing(error) is not None
 
 
-def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
-    """Return the results of a rank that this node could not start because of ``error``.
+def _not_begun(rank: Rank, error: Exception) -> SegmentResult:
+    """Return the result of a rank that this node could not start because of ``error``.
 
-    They contain the node's name, as the node may fail every job that it gets.
+    It contains the node's name, as the node may fail every job that it gets.
     """
     reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     outcome = TrainingOutcome.cut_short("refused" if _is_nodes(error) else "error", reason)
     place = Place(node=socket.gethostname())
-    return [SegmentResult.of(spec, outcome, place) for spec in rank.specs]
+    return SegmentResult.of(rank.spec, outcome, place)

@@ -226,7 +226,7 @@ __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 class Counts:
     """Number of graphs and number of atoms in a global batch, which all ranks compute together.
 
-    They are numbers, or tensors on the device: scalars, or ``[n_members]`` of fused trainings.
+    They are numbers, or scalars on the device.
     """
 
     graphs: int | Tensor
@@ -429,8 +429,6 @@ class Loss:
     def of_rank(self, means: Tensor, world: World) -> Tensor:
         """Return this rank's contribution to the loss, a scalar, from its :meth:`term_means`.
 
-        Means ``[n, n_terms]`` of several networks give the loss of each network, ``[n]``.
-
         The contributions of all ranks add up to the loss, and their gradients to its gradient. The
         loss `rmse` is a root, which needs the sum over ranks first. Its gradient is a sum over
         ranks again: ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))``.
@@ -440,7 +438,7 @@ class Loss:
         square = world.sum(means.detach().clone())
         # The slope of a root is infinite at zero.
         weights = self._weights / square.clamp_min(1e-24).sqrt()
-        slope = 0.5 * (weights * means).sum(-1)
+        slope = 0.5 * (weights * means).sum()
         return slope + slope.detach()
 
 

@@ -24,7 +24,7 @@ _CANDIDATES = 128
 
 
 class Size(NamedTuple):
-    """Number of graphs, atoms and edges of a filled batch; of each member if it has several."""
+    """Number of graphs, atoms and edges of a filled batch, padding included."""
 
     graphs: int
     atoms: int
