@@ -93,8 +93,8 @@ class Course:
             reason = out_of_memory(error) or next(iter(str(error).splitlines()), "")
             self.left_out.append(f"{case.name}: {reason}")
             return None
-        if ours.not_replayed:
-            self.left_out.append(f"{case.name}, replayed: {ours.not_replayed}")
+        if (recorded := ours.trainer.recorded) is not None and recorded.reason:
+            self.left_out.append(f"{case.name}, replayed: {recorded.reason}")
         costs, cost = CostModel(self.gcd), self._cost(case, store)
         work = Work(
             flops=cost.flops,

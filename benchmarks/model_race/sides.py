@@ -75,7 +75,7 @@ class Ours:
             seed=0,
         )
         graphs = GraphStore.open(store, without=("y", "y_loc"))
-        self._trainer = _InMemory(spec, graphs, device, World())
+        self.trainer = self._trainer = _InMemory(spec, graphs, device, World())
         self._trainer.keep()
 
     def train(self, seconds: float) -> int:
@@ -90,12 +90,6 @@ class Ours:
         with suppress(Stopped):
             trainer._train_epoch(monitor)
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
-
-    @property
-    def not_replayed(self) -> str:
-        """Reason why the device computes steps that it should replay; empty if there is none."""
-        recorded = self._trainer.recorded
-        return recorded.reason if recorded else ""
 
     def step(self) -> None:
         """Take one step, and do not look at its loss."""

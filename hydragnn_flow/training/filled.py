@@ -22,8 +22,6 @@ from hydragnn_flow.training.plan.sizes import Size
 
 # Keys that networks read per atom and per edge; all others that they read have a row per graph.
 _OF_ATOMS, _OF_EDGES = ("x", "pos", "pe"), ("edge_attr", "rel_pe")
-# Tensors begin at multiples of this number of bytes, as those that torch allocates.
-_ALIGNED = 256
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,11 @@ class Layout:
         """Return the filled batch whose tensors share ``memory``, uint8 ``[size]``."""
         made = Batch(_base_cls=Data)
         for key, (begin, dtype, shape) in self.places.items():
-            kind = _TYPES[dtype.name]
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
             end = begin + kind.itemsize * math.prod(shape)
             made[key] = memory[begin:end].view(kind).view(shape)
         made._num_graphs, made.is_filled = self.graphs, True
         return made
-
-
-_BITS = (8, 16, 32, 64)
-# torch's types of the keys' NumPy types, which have the same names.
-_TYPES = {
-    name: getattr(torch, name)
-    for name in ("float32", "float64", *(f"{u}int{bits}" for u in ("", "u") for bits in _BITS))
-}
 
 
 @dataclass(frozen=True)
@@ -177,7 +167,7 @@ class Filler:
         for name, (dtype, shape) in shapes.items():
             places[name] = begin, np.dtype(dtype), tuple(shape)
             taken = np.dtype(dtype).itemsize * math.prod(shape)
-            begin += -(-taken // _ALIGNED) * _ALIGNED
+            begin += -(-taken // 256) * 256  # as torch aligns tensors
         made = Layout(places, begin, rows["graph"])
         self._layouts[size] = made
         return made

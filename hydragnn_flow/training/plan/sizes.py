@@ -17,10 +17,6 @@ MOST_SIZES = 6
 # Fewest batches of a size for which it pays to record it: that takes the time of four or five steps
 # that are not replayed.
 _WORTH_IT = 16
-# Later epochs draw other batches, of which a few are larger than all of the first epoch.
-_ROOM = 1.03
-# Number of sizes to choose from; more would hardly save edges.
-_CANDIDATES = 128
 
 
 class Size(NamedTuple):
@@ -57,7 +53,7 @@ def choose_sizes(batches: Ints, largest: int, epochs: int, most: int = MOST_SIZE
     if most < 1:
         return []
     ordered = batches[np.argsort(batches[:, 2], kind="stable")]
-    ends = np.unique(np.linspace(0, len(ordered), min(len(ordered), _CANDIDATES) + 1).astype(int))
+    ends = np.unique(np.linspace(0, len(ordered), min(len(ordered), 128) + 1).astype(int))
     edges = ordered[ends[1:] - 1, 2]
     # Dynamic programme over the ordered batches: least edges of those up to each end, by k sizes.
     each = np.tril((ends[1:, None] - ends[None, :-1]) * edges[:, None].astype(float))
@@ -80,10 +76,11 @@ def choose_sizes(batches: Ints, largest: int, epochs: int, most: int = MOST_SIZE
 def _size_of(batches: Ints, largest: int) -> Size:
     """Return the smallest size, with some room, that holds each of some batches ``[n, 3]``."""
     graphs, atoms, edges = batches.T
-    most, spare = int(_ROOM * graphs.max()), 1
+    room = 1.03  # later epochs draw other batches, of which a few are larger than all of the first
+    most, spare = int(room * graphs.max()), 1
     while True:
         spares = most + spare - graphs
-        full = int(_ROOM * (atoms + spares).max())
+        full = int(room * (atoms + spares).max())
         if (full - atoms <= spares * largest).all():
-            return Size(most + spare, full, int(_ROOM * edges.max()))
+            return Size(most + spare, full, int(room * edges.max()))
         spare += 1
