@@ -193,15 +193,14 @@ class PotentialModel(HydraModel, Potential):
             interaction = interaction.detach()
             noise = {name: values.detach() for name, values in noise.items()}
         scale = of_branch(unpack_exact(self.scale), branch)
-        of_edge = scale
-        if branch is not None:
-            of_edge = scale.index_select(0, geometry.graph.index_select(0, geometry.sender))
+        at_atoms = scale if branch is None else scale.index_select(0, geometry.graph)
+        of_edge = scale if branch is None else at_atoms.index_select(0, geometry.sender)
         gradient = gradient * of_edge.to(gradient.dtype)
         forces = geometry.sum_at_sender(gradient).index_add_(
             0, geometry.receiver, gradient, alpha=-1
         )
         for other in others:
-            forces = forces - other * scale.to(gradient.dtype)
+            forces = forces - other * at_atoms.to(gradient.dtype)
         outputs = {
             "energy": interaction.double() * scale + self.references(batch),
             "forces": forces,

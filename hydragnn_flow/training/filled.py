@@ -7,7 +7,7 @@ infinite, so that they count in no loss, and no edge leads from a padding atom t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,14 +96,15 @@ class Filler:
     ----------
     manifest
         Manifest of the store; its keys belong to atoms, edges or graphs.
+    targets
+        Names of the targets whose labels count in losses.
     beyond
         Length of padding edges [Å], at which messages that fade with length are zero. Many padding
         edges may reach one atom, and their messages would otherwise add up to large values.
     """
 
-    def __init__(self, manifest: Manifest, beyond: float) -> None:
-        self._beyond = beyond
-        self._labels = frozenset(manifest.targets)
+    def __init__(self, manifest: Manifest, targets: Iterable[str], beyond: float) -> None:
+        self._beyond, self._labels = beyond, frozenset(targets)
         self._layouts: dict[Size, Layout] = {}
         # Level of each key that networks read, rows of each of its elements, and axis of the rows.
         self._keys = {
@@ -162,7 +163,9 @@ class Filler:
             if name in batch:
                 shape = list(batch[name].shape)
                 shape[axis] = rows[level] * each
-                shapes[name] = batch[name].numpy().dtype, shape
+                kind = batch[name].numpy().dtype
+                is_label = name in self._labels and kind.kind != "f"  # as no integer is infinite
+                shapes[name] = np.float64 if is_label else kind, shape
         places, begin = {}, 0
         for name, (dtype, shape) in shapes.items():
             places[name] = begin, np.dtype(dtype), tuple(shape)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.filled import FilledBatch
 from hydragnn_flow.training.loading import moved, sent
 from hydragnn_flow.training.measures.losses import Counts
-from hydragnn_flow.training.memory import out_of_memory
+from hydragnn_flow.training.memory import give_back_memory, out_of_memory
 from hydragnn_flow.training.optimizers import Average
 from hydragnn_flow.training.plan.sizes import Size
 
@@ -36,34 +37,44 @@ _SAME = {"fp32": 1e-3, "fp64": 1e-6, "bf16": 0.05}
 
 
 class GraphRecorder:
-    """Recorder of functions as CUDA or HIP graphs, which share their memory."""
+    """Recorder of functions as CUDA or HIP graphs, which share their memory.
+
+    From then on, this thread computes on the stream on which it records, the same in all trainings
+    of the process: a recording must not wait for another stream, and torch keeps freed memory for
+    the stream that used it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         runtime: Any = torch.cuda  # whose streams have no types
         self._pool = runtime.graph_pool_handle()
-        self._stream = runtime.Stream(device)
-
-    def warm_up(self, function: Callable[[], None]) -> None:
-        """Call a function on the stream on which it will be recorded."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            function()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        self._stream = _stream(device)
+        runtime.set_stream(self._stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that replays the kernels of ``function``; none runs before."""
+        """Return a function that replays the kernels of ``function``; none runs before.
+
+        ``function`` has been called before: kernels are loaded, and states of optimisers made.
+        """
         graph = torch.cuda.CUDAGraph()
-        # A thread of the loader pins memory meanwhile, which would end a global recording. A
-        # recording that fails leaves its stream the current one, which the outer context undoes.
-        with (
-            torch.cuda.stream(torch.cuda.current_stream()),
-            torch.cuda.graph(
+        try:
+            # A thread of the loader pins memory meanwhile, which would end a global recording.
+            with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ),
-        ):
-            function()
+            ):
+                function()
+        except Exception as error:
+            with suppress(Exception):  # which torch leaves out where a recording fails
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+            torch.cuda.set_stream(self._stream)
+            raise RuntimeError(_told(error.__context__ or error)) from error
         replay: Callable[[], None] = graph.replay
         return replay
+
+
+@lru_cache
+def _stream(device: torch.device) -> Any:
+    runtime: Any = torch.cuda
+    return runtime.Stream(device)
 
 
 RECORDERS: dict[str, Callable[[torch.device], GraphRecorder]] = {"cuda": GraphRecorder}
@@ -79,7 +90,8 @@ class _Place:
     """Place of the filled batches of one size on the device, and the recorded gradient there."""
 
     def __init__(self, first: FilledBatch, device: torch.device, largest: int) -> None:
-        self.memory = torch.zeros(first.layout.size, dtype=torch.uint8, device=device)
+        self.memory = torch.empty(first.layout.size, dtype=torch.uint8, device=device)
+        self.memory.copy_(first.memory, non_blocking=True)
         self.batch = first.layout.batch(self.memory)
         # What layers ask about the graphs of one batch holds for those of all.
         self.batch.largest_graph, self.batch.any_finite = largest, True
@@ -108,6 +120,8 @@ class RecordedSteps:
     world
         Rank of this process and number of ranks, which sum their gradients between the two
         recordings.
+    recorder
+        Recorder of the device.
     largest
         Number of atoms of the largest graph.
     precision
@@ -123,6 +137,7 @@ class RecordedSteps:
         weights: Sequence[Tensor],
         device: torch.device,
         world: World,
+        recorder: GraphRecorder,
         *,
         largest: int,
         precision: str | None,
@@ -131,7 +146,7 @@ class RecordedSteps:
         self._weights, self._device, self._world = list(weights), device, world
         self._largest = largest
         self._same = None if precision is None else _SAME[precision]
-        self._recorder: Any = RECORDERS[device.type](device)
+        self._recorder = recorder
         self.reason = ""
         """Reason why steps are no longer replayed; empty as long as they are."""
         self.replayed = 0
@@ -181,7 +196,7 @@ class RecordedSteps:
             if isinstance(batch, FilledBatch):
                 self._add_filled(batch)
             elif batch is not None:
-                self._add(batch)
+                self._add_ordinary(batch)
         self._world.sum(self._gradient)
         self._update()
         loss, norm = self._taken.clone().unbind()
@@ -197,7 +212,19 @@ class RecordedSteps:
 
     def _add_filled(self, filled: FilledBatch) -> None:
         if not self._is_replayed(self._places, filled, partial(self._recorded, filled)):
-            self._add(moved(filled.own, self._device))
+            self._add_ordinary(moved(filled.own, self._device))
+
+    def _add_ordinary(self, batch: Batch) -> None:
+        """Add the loss and gradient of a batch, without recordings if they leave no memory."""
+        try:
+            self._add(batch)
+            return
+        except RuntimeError as error:
+            if out_of_memory(error) is None or not (self._places or self._evaluations):
+                raise
+            self._refuse(_told(error))
+        give_back_memory()
+        self._add(batch)
 
     def evaluated(
         self,
@@ -218,25 +245,28 @@ class RecordedSteps:
             Sums of errors on the device.
         """
 
-        def record(place: _Place) -> float:
-            before, own = sums.clone(), moved(filled.own, self._device)
+        def found(compute_: Callable[[], object]) -> Tensor:
             sums.zero_()
-            expected = [*compute(own).values(), sums.clone()]
+            compute_()
+            return sums.clone()
 
+        def record(place: _Place) -> float:
             def copied() -> None:
                 for name, values in compute(place.batch).items():
                     if name not in place.outputs:
                         place.outputs[name] = values.new_empty(values.shape)
                     place.outputs[name].copy_(values)
 
-            self._recorder.warm_up(copied)
-            place.replay = self._recorder.record(copied)
-            sums.zero_()
-            place.replay()
-            rows = zip(place.outputs.values(), expected[:-1], strict=True)
-            found = [*(values[: len(other)] for values, other in rows), sums.clone()]
-            sums.copy_(before)
-            return max(map(_difference, found, expected))
+            before = sums.clone()
+            try:
+                expected = found(lambda: compute(moved(filled.own, self._device)))
+                copied()
+                place.replay = self._recorder.record(copied)
+                same = found(place.replay)
+            finally:
+                sums.copy_(before)
+            # One by one, as numbers of labels stand beside losses; errors may be zero.
+            return float(((same - expected).abs() / (expected.abs() + 1e-6)).max())
 
         if not self._is_replayed(self._evaluations, filled, record):
             return compute(moved(filled.own, self._device))
@@ -257,12 +287,11 @@ class RecordedSteps:
         if self.reason:
             return False
         place = places.get(filled.size)
-        is_new = place is None
-        if place is None:
-            place = _Place(filled, self._device, self._largest)
-        place.memory.copy_(filled.memory, non_blocking=True)
-        if is_new:
+        if place is not None:
+            place.memory.copy_(filled.memory, non_blocking=True)
+        else:
             try:
+                place = _Place(filled, self._device, self._largest)
                 difference = record(place)
             except Exception as error:  # of whatever kind: an ordinary step says what is wrong
                 self._refuse(_told(error))
@@ -288,7 +317,7 @@ class RecordedSteps:
 
         try:
             expected = found(lambda: self._add(moved(filled.own, self._device)))
-            self._recorder.warm_up(lambda: self._add(place.batch))
+            self._add(place.batch)
             place.replay = self._recorder.record(lambda: self._add(place.batch))
             same = found(place.replay)
         finally:
@@ -320,7 +349,7 @@ class RecordedSteps:
         _logger.warning("training steps are not replayed: %s", self.reason)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     short = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
     return short or f"{type(error).__name__}: {error}"
 

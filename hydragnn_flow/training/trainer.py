@@ -22,6 +22,7 @@ from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
+from hydragnn_flow.models.heads import PlaceHeads
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.models.model import Model
 from hydragnn_flow.segment import SegmentSpec
@@ -45,7 +46,7 @@ from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.plan.sizes import choose_sizes
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
-from hydragnn_flow.training.recorded import RECORDERS, RecordedSteps, replays_wanted
+from hydragnn_flow.training.recorded import RECORDERS, GraphRecorder, RecordedSteps, replays_wanted
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 
@@ -108,6 +109,7 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         freeze(model, spec.start.frozen)
+        recorder = self._recorder_for(model)
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
         if state is None and spec.start.weights:
@@ -115,7 +117,9 @@ class Trainer:
             whole = model if self._divides else model.to(device)
             begin_with(Path(spec.start.weights), whole, self.train, self.reading, device, world)
         self.model: nn.Module = model
-        self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
+        self.parallel: Parallel = parallel(
+            *(model, self.settings, world, device, self.division), records=recorder is not None
+        )
         self.loss = Loss(network, store.manifest, device)
         name = criterion_for(spec.validation.criterion, network, store.manifest)
         for function in spec.validation.functions:
@@ -129,10 +133,8 @@ class Trainer:
         sizes = math.prod(self.loss.shape), math.prod(self.metrics.shape)
         self._sums = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self.schedule = Schedule(self.settings, spec.epochs.decay)
-        records = self._records
-        self.optimizer = make_optimizer(
-            self.model, self.settings.Optimizer, records=records and device.type != "cpu"
-        )
+        records = recorder is not None and device.type != "cpu"
+        self.optimizer = make_optimizer(self.model, self.settings.Optimizer, records=records)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
@@ -150,8 +152,8 @@ class Trainer:
         self._unsaved = False
         if state is not None:
             self._restore(state)
-        self.recorded = self._recorded() if records else None
-        """Steps that the device replays; None on a CPU, with several ranks, or for an engine."""
+        self.recorded = None if recorder is None else self._recorded(recorder)
+        """Steps that the device replays; None if it records none."""
         self.rate = self.settings.Optimizer.learning_rate
         """Learning rate of the next step."""
         self.began = self.progress.epoch, self.progress.step
@@ -503,29 +505,35 @@ class Trainer:
         """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
-    @property
-    def _records(self) -> bool:
-        """True if the device may replay training steps from recordings."""
-        may = self.may_record and replays_wanted()
-        if not may or self.device.type not in RECORDERS:
-            return False
+    def _recorder_for(self, model: nn.Module) -> GraphRecorder | None:
+        """Return the device's recorder; None if the steps of a network cannot be replayed there."""
+        make = RECORDERS.get(self.device.type)
+        if make is None or not self.may_record or not replays_wanted():
+            return None
         # The root of a mean over ranks is exchanged within the loss.
-        alone = self.world.size == 1 or not (self._divides or self.loss.is_root)
-        return alone and not isinstance(self.model, EngineModel)
+        is_root = self.settings.loss_function_type == "rmse"
+        if self.world.size > 1 and (self._divides or is_root):
+            return None
+        # Heads of each place in a graph have none for padding.
+        if any(isinstance(layer, (EngineModel, PlaceHeads)) for layer in model.modules()):
+            return None
+        return make(self.device)
 
-    def _recorded(self) -> RecordedSteps:
+    def _recorded(self, recorder: GraphRecorder) -> RecordedSteps:
         """Prepare to record the steps of this training."""
         most, known = self.settings.accumulation_steps, (self.train, self.val)
         left = self.spec.epochs.until_epoch - self.progress.epoch
-        steps = self.plan(self.progress.epoch)
-        mine = [step.of_rank(self.world.rank) for step in steps]
+        plan = self.epochs.plan(self.progress.epoch, self.progress.start, self.budget)
+        mine = [step.of_rank(self.world.rank) for step in next(plan.windows(), [])]
         pieces = [piece for graphs in mine for piece in np.array_split(graphs, most)]
         read = [step.of_rank(self.world.rank) for step in self._steps_in_order(self.val)]
         encoder: Any = self.model.encoder
-        self._filler = Filler(self.manifest, 2.0 * encoder.cutoff)
+        self._filler = Filler(self.manifest, self.loss.targets, 2.0 * encoder.cutoff)
         self._largest = max(int(split.n_atoms.max()) for split in known)
         self._sizes = {
-            "training": choose_sizes(_rows(self.train, pieces), self._largest, left),
+            "training": choose_sizes(
+                _rows(self.train, pieces), self._largest, left * plan.steps / max(len(mine), 1)
+            ),
             "reading": choose_sizes(_rows(self.val, read), self._largest, left),
         }
         random = getattr(self.spec.network.Architecture, "dropout", 0.0) > 0
@@ -537,6 +545,7 @@ class Trainer:
             self.parallel.weights,
             self.device,
             self.world,
+            recorder,
             largest=self._largest,
             precision=None if random else self.settings.precision,
         )

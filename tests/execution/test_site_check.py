@@ -133,9 +133,6 @@ class Wrong:
     def __init__(self, device):
         pass
 
-    def warm_up(self, function):
-        function()
-
     def record(self, function):
         return lambda: None
 

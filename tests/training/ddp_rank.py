@@ -131,9 +131,6 @@ class Repeating:
     def __init__(self, device: torch.device) -> None:
         pass
 
-    def warm_up(self, function: Callable[[], None]) -> None:
-        function()
-
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         return function
 

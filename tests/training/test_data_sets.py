@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from data_set_cases import FAR, PLAIN, branches, one_of, two_level_store
+from device_cases import NETWORKS
 from in_place_cases import NAMES, prepared, three_sets
 from segment_cases import make_spec, network_with
 from test_criterion import summed
@@ -41,12 +42,15 @@ def test_a_loss_begins_at_about_one_on_each_data_set(store):
         assert 0.05 < loss.total(means).item() < 3
 
 
-def test_forces_are_the_slope_of_the_energy_in_every_branch(store):
+@pytest.mark.parametrize("changes", [{}, NETWORKS["equivariant attention"]], ids=["", "finite"])
+def test_forces_are_the_slope_of_the_energy_in_every_branch(store, changes):
     torch.manual_seed(0)
-    model = build_model(network(), store).double().eval()
+    model = build_model(network(**changes), store).double().eval()
     of_both = np.concatenate([one_of(store, "trainset", k)[:2] for k in (1, 0)])
     batch = store["trainset"].batch(of_both)
     batch.pos = batch.pos.double()
+    if changes:  # attention reads the positions of graphs that are not periodic
+        batch.pbc.fill_(0)
     forces, step = model(batch)["forces"], 1e-4
 
     def energy(atom, shift):

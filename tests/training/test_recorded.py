@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import math
 import pkgutil
 import sys
 
@@ -18,8 +19,10 @@ from hydragnn_flow.models.mpnn import dimenet
 from hydragnn_flow.training import recorded
 from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.filled import Filler
+from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan.sizes import choose_sizes
+from hydragnn_flow.training.plan.sizes import Size, choose_sizes
 from hydragnn_flow.training.trainer import Trainer
 
 EPOCHS = 8
@@ -48,9 +51,6 @@ class Tracer:
 
     def __init__(self, device):
         self.recorded = self.replays = 0
-
-    def warm_up(self, function):
-        function()
 
     def record(self, function):
         kept = [(each, each.detach().clone()) for each in self.written()]
@@ -196,16 +196,17 @@ def test_a_recording_that_differs_is_not_used(tmp_path, alloy_store, monkeypatch
     np.testing.assert_allclose(trainer.progress.history, ordinary.progress.history, rtol=SAME)
 
 
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["a gradient", "the update", "an evaluation"])
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("out of memory"), ValueError("no")])
 def test_what_cannot_be_recorded_is_computed(
-    tmp_path, alloy_store, monkeypatch, one_size, error, caplog
+    tmp_path, alloy_store, monkeypatch, one_size, error, which, caplog
 ):
     ordinary = trained(tmp_path / "ordinary", alloy_store, {})
     records = itertools.count()
 
     class Failing(Tracer):
         def record(self, function):
-            if next(records) == 1:
+            if next(records) == which:
                 raise error
             return super().record(function)
 
@@ -229,6 +230,40 @@ def test_a_training_that_was_stopped_within_an_epoch_goes_on(
     np.testing.assert_allclose(trainer.progress.history, ordinary.progress.history, rtol=SAME)
     monkeypatch.delitem(recorded.RECORDERS, "cpu")
     assert trained(tmp_path / "t", alloy_store, {}, epochs=EPOCHS + 1).is_finished
+
+
+def test_an_ordinary_batch_gets_the_memory_of_recordings(
+    tmp_path, alloy_store, monkeypatch, one_size
+):
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", Tracer)
+    trainer = trained(tmp_path, alloy_store, {}, epochs=2)
+    steps, short = trainer.recorded, iter([torch.OutOfMemoryError("out of memory")])
+    assert steps._places
+    loss = steps._loss_of
+
+    def tight(batch, counts):
+        for error in short:
+            raise error
+        return loss(batch, counts)
+
+    monkeypatch.setattr(steps, "_loss_of", tight)
+    trainer.model.train()
+    steps.take([trainer.train.batch([0])], Counts(1, 8), 1e-3)
+    assert steps.reason == "out of memory" and not steps._places
+
+
+def test_labels_that_no_integer_could_mark_as_padding(alloy_store):
+    batch, manifest = alloy_store["trainset"].batch([0, 1]), alloy_store.manifest
+    batch.energy = torch.tensor([3, 4])
+    made = Filler(manifest, ["energy"], 8.0).filled(batch, Size(4, 60, batch.num_edges))
+    assert made.layout.batch(made.memory).energy.tolist() == [3, 4, math.inf, math.inf]
+    other = Filler(manifest, ["forces"], 8.0).filled(batch, Size(4, 60, batch.num_edges))
+    assert other.layout.batch(other.memory).energy.tolist() == [3, 4, 3, 3]
+
+
+def test_graphs_of_one_atom_have_sizes():
+    (size,) = choose_sizes(np.array([[64, 64, 10]] * 20), 1, 1)
+    assert size.holds(64, 64, 10, 1)
 
 
 def _epoch(rng, atoms, edges):

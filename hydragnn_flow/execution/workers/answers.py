@@ -67,7 +67,8 @@ class _Asked:
             message = json.loads(line)
             if SHARE in message:
                 self.share, self.memory_gib = message[SHARE]
-                limit_memory(self.memory_gib)
+                with suppress(RuntimeError):  # this thread has to hear of the end
+                    limit_memory(self.memory_gib)
             elif RELEASE in message:
                 self.released = message[RELEASE]
             else:
@@ -214,7 +215,9 @@ def _done(
                     energy_fraction=lambda: asked.share,
                     alive=alive,
                 )
-        return vars(outcome) | ({LAST: True} if world.is_joined else {})
+        # What a recording that failed leaves behind is not known.
+        ends = world.is_joined or bool(outcome.not_replayed)
+        return vars(outcome) | ({LAST: True} if ends else {})
     except (RanksMissing, Stopped) as error:
         return ended(cut_short, str(error))
     except StoreError as error:

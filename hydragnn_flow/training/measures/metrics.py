@@ -66,6 +66,7 @@ class Metrics:
     ) -> None:
         self._metrics: list[Metric] = []
         self._data_sets = manifest.data_sets
+        self._branches: Tensor | None = None
         for target, level in targets.items():
             dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             extensive = manifest.is_extensive(target)
@@ -144,7 +145,9 @@ class Metrics:
         branch = branch_of_graph(batch, max(branches) + 1)
         if branch is None or branches == list(range(len(branches))):
             return branch
-        return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
+        if self._branches is None:  # a copy within a recorded evaluation would end it
+            self._branches = torch.tensor(branches, device=branch.device)
+        return torch.bucketize(branch, self._branches)
 
 
 def _mean(metric: Metric, total: float, size: float) -> float:

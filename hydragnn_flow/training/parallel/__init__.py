@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hydragnn_flow.config.network import DDP, Training
@@ -23,6 +24,8 @@ def parallel(
     world: World,
     device: torch.device,
     division: Division | None = None,
+    *,
+    records: bool = False,
 ) -> Parallel:
     """Return the strategy (single, DDP, sharded or task-parallel) by which ranks train a network.
 
@@ -38,14 +41,19 @@ def parallel(
         Device that computes; the network is moved to it.
     division
         Assignment of branches to ranks, if their heads are distributed.
+    records
+        True if steps are recorded, whose gradients the caller sums over the ranks.
 
     Raises
     ------
     InputError
         If the strategy does not fit the network or the number of ranks.
     """
-    if world.size == 1:
-        return Parallel(model.to(device))
+    if world.size == 1 or records:
+        alike = model.to(device)
+        for tensor in alike.state_dict().values() if world.size > 1 else ():
+            dist.broadcast(tensor, 0)
+        return Parallel(alike)
     foreign = isinstance(model, EngineModel)
     ddp = settings.ddp or DDP()
     if division is not None:

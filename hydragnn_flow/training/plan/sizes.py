@@ -14,8 +14,7 @@ Ints = NDArray[np.int64]
 
 MOST_SIZES = 6
 """Largest number of sizes of a training."""
-# Fewest batches of a size for which it pays to record it: that takes the time of four or five steps
-# that are not replayed.
+# Fewest batches for each size, as its recording takes the time of four or five ordinary steps.
 _WORTH_IT = 16
 
 
@@ -35,7 +34,7 @@ class Size(NamedTuple):
         return spare > 0 and spare <= self.atoms - atoms <= spare * largest and edges <= self.edges
 
 
-def choose_sizes(batches: Ints, largest: int, epochs: int, most: int = MOST_SIZES) -> list[Size]:
+def choose_sizes(batches: Ints, largest: int, epochs: float, most: int = MOST_SIZES) -> list[Size]:
     """Choose the sizes with the fewest padding edges, in ascending order; none for a few batches.
 
     Parameters
@@ -49,7 +48,7 @@ def choose_sizes(batches: Ints, largest: int, epochs: int, most: int = MOST_SIZE
     most
         Largest number of sizes.
     """
-    most = min(most, epochs * len(batches) // _WORTH_IT)
+    most = min(most, int(epochs * len(batches)) // _WORTH_IT)
     if most < 1:
         return []
     ordered = batches[np.argsort(batches[:, 2], kind="stable")]
@@ -80,7 +79,8 @@ def _size_of(batches: Ints, largest: int) -> Size:
     most, spare = int(room * graphs.max()), 1
     while True:
         spares = most + spare - graphs
-        full = int(room * (atoms + spares).max())
-        if (full - atoms <= spares * largest).all():
+        least, most_atoms = (atoms + spares).max(), (atoms + spares * largest).min()
+        if least <= most_atoms:
+            full = min(int(room * least), int(most_atoms))
             return Size(most + spare, full, int(room * edges.max()))
         spare += 1
