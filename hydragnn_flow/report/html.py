@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.search import direction_of
-from hydragnn_flow.data.store.manifest import Manifest, kept_manifest
+from hydragnn_flow.data.store.manifest import Manifest, kept_manifest, load_manifest
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty.calibration import recalibration_of
 from hydragnn_flow.errors import InputError
@@ -147,7 +147,8 @@ def read_run(directory: Path) -> RunFiles:
     config = RunDirectory(directory).config()
     run, stage = RunDirectory(directory), stage_of(directory)
     study = stage.study or optuna.create_study(directions=config.search.directions)
-    kept = (run.ensemble / "manifest.json", run.store / "manifest.json")
+    kept = run.ensemble / "manifest.json"
+    store = load_manifest(run.store) if (run.store / "manifest.json").exists() else None
     return RunFiles(
         directory=directory,
         name=config.name,
@@ -156,7 +157,7 @@ def read_run(directory: Path) -> RunFiles:
         coverage=None if config.ensemble is None else config.ensemble.coverage,
         values=read_yaml(directory / CONFIG),
         configuration=(directory / CONFIG).read_text(encoding="utf-8"),
-        manifest=next((kept_manifest(file) for file in kept if file.exists()), None),
+        manifest=kept_manifest(kept) if kept.exists() else store,
         stage=stage,
         study=study,
         trials=study_frame(study, stage.results, config.search.objectives),
