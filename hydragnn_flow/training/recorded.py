@@ -226,6 +226,11 @@ class RecordedSteps:
         give_back_memory()
         self._add(batch)
 
+    def forget(self) -> None:
+        """Drop the recordings of batches, and with them their memory."""
+        self._places.clear()
+        self._evaluations.clear()
+
     def evaluated(
         self,
         filled: FilledBatch,
@@ -245,9 +250,9 @@ class RecordedSteps:
             Sums of errors on the device.
         """
 
-        def found(compute_: Callable[[], object]) -> Tensor:
+        def found(work: Callable[[], object]) -> Tensor:
             sums.zero_()
-            compute_()
+            work()
             return sums.clone()
 
         def record(place: _Place) -> float:
@@ -344,8 +349,7 @@ class RecordedSteps:
 
     def _refuse(self, reason: str) -> None:
         self.reason = reason.partition("\n")[0]
-        self._places.clear()
-        self._evaluations.clear()
+        self.forget()
         _logger.warning("training steps are not replayed: %s", self.reason)
 
 

@@ -224,6 +224,8 @@ class Trainer:
         self._end(monitor)
 
     def _end(self, monitor: TrainingMonitor) -> None:
+        if self.recorded is not None:
+            self.recorded.forget()  # predictions need memory too
         if self._outputs is not None:
             self._keep(self.val, self._outputs)
             self._outputs = None

@@ -141,8 +141,8 @@ def compare(folder, store, monkeypatch, changes, epochs=EPOCHS):
     replayed = trained(folder / "replayed", store, changes, epochs)
     steps = replayed.recorded
     assert steps.reason == "" and steps.replayed > epochs
-    updates = steps._records_update  # others than Adagrad's
-    assert steps._recorder.recorded == updates + len(steps._places) + len(steps._evaluations)
+    # A gradient and an evaluation at least, and the update but for Adagrad's.
+    assert steps._recorder.recorded >= 2 + steps._records_update
     np.testing.assert_allclose(replayed.progress.history, ordinary.progress.history, rtol=SAME)
     for name, weight in ordinary.model.named_parameters():
         there = replayed.model.get_parameter(name)
@@ -174,7 +174,7 @@ def test_dropout_is_replayed_though_it_cannot_be_compared(
 
 def test_sizes_rates_and_averages_change(tmp_path, alloy_store, monkeypatch):
     steps = compare(tmp_path, alloy_store, monkeypatch, {})
-    assert len(steps._places) > 1 and steps._evaluations
+    assert steps._recorder.recorded > 3
 
 
 def test_a_recording_that_differs_is_not_used(tmp_path, alloy_store, monkeypatch, one_size):
@@ -236,7 +236,9 @@ def test_an_ordinary_batch_gets_the_memory_of_recordings(
     tmp_path, alloy_store, monkeypatch, one_size
 ):
     monkeypatch.setitem(recorded.RECORDERS, "cpu", Tracer)
-    trainer = trained(tmp_path, alloy_store, {}, epochs=2)
+    with monkeypatch.context() as patch:  # as in the middle of a training
+        patch.setattr(recorded.RecordedSteps, "forget", lambda self: None)
+        trainer = trained(tmp_path, alloy_store, {}, epochs=2)
     steps, short = trainer.recorded, iter([torch.OutOfMemoryError("out of memory")])
     assert steps._places
     loss = steps._loss_of
