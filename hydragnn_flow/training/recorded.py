@@ -36,6 +36,9 @@ _logger = logging.getLogger(__name__)
 _SAME = {"fp32": 1e-3, "fp64": 1e-6, "bf16": 0.05}
 
 
+_stream: Any = lru_cache(torch.cuda.Stream)
+
+
 class GraphRecorder:
     """Recorder of functions as CUDA or HIP graphs, which share their memory.
 
@@ -45,10 +48,9 @@ class GraphRecorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        runtime: Any = torch.cuda  # whose streams have no types
-        self._pool = runtime.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
         self._stream = _stream(device)
-        runtime.set_stream(self._stream)
+        torch.cuda.set_stream(self._stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return a function that replays the kernels of ``function``; none runs before.
@@ -65,16 +67,9 @@ class GraphRecorder:
         except Exception as error:
             with suppress(Exception):  # which torch leaves out where a recording fails
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
-            torch.cuda.set_stream(self._stream)
             raise RuntimeError(_told(error.__context__ or error)) from error
         replay: Callable[[], None] = graph.replay
         return replay
-
-
-@lru_cache
-def _stream(device: torch.device) -> Any:
-    runtime: Any = torch.cuda
-    return runtime.Stream(device)
 
 
 RECORDERS: dict[str, Callable[[torch.device], GraphRecorder]] = {"cuda": GraphRecorder}
