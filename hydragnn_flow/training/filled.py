@@ -7,7 +7,7 @@ infinite, so that they count in no loss, and no edge leads from a padding atom t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,10 +101,23 @@ class Filler:
     beyond
         Length of padding edges [Å], at which messages that fade with length are zero. Many padding
         edges may reach one atom, and their messages would otherwise add up to large values.
+    sizes
+        Sizes by purpose of a batch, in ascending order.
+    largest
+        Number of atoms of the largest graph.
     """
 
-    def __init__(self, manifest: Manifest, targets: Iterable[str], beyond: float) -> None:
-        self._beyond, self._labels = beyond, frozenset(targets)
+    def __init__(
+        self,
+        manifest: Manifest,
+        targets: Iterable[str],
+        beyond: float,
+        sizes: Mapping[str, Sequence[Size]],
+        largest: int,
+    ) -> None:
+        self._beyond, self._labels, self._sizes = beyond, frozenset(targets), sizes
+        self.largest = largest
+        """Number of atoms of the largest graph."""
         self._layouts: dict[Size, Layout] = {}
         # Level of each key that networks read, rows of each of its elements, and axis of the rows.
         self._keys = {
@@ -112,6 +125,12 @@ class Filler:
             for name, key in manifest.keys.items()
             if (level := _level(name, manifest)) is not None
         }
+
+    def fitting(self, purpose: str, batch: Batch) -> Size | None:
+        """Return the smallest size of a purpose that holds a batch; None if none does."""
+        own = batch.num_graphs, batch.num_nodes, batch.num_edges
+        sizes = self._sizes.get(purpose, ())
+        return next((size for size in sizes if size.holds(*own, self.largest)), None)
 
     def filled(self, batch: Batch, size: Size) -> FilledBatch:
         """Return a copy of a batch with the numbers of graphs, atoms and edges of ``size``."""
@@ -169,11 +188,9 @@ class Filler:
         places, begin = {}, 0
         for name, (dtype, shape) in shapes.items():
             places[name] = begin, np.dtype(dtype), tuple(shape)
-            taken = np.dtype(dtype).itemsize * math.prod(shape)
-            begin += -(-taken // 256) * 256  # as torch aligns tensors
-        made = Layout(places, begin, rows["graph"])
-        self._layouts[size] = made
-        return made
+            # As torch aligns tensors.
+            begin += -(-np.dtype(dtype).itemsize * math.prod(shape) // 256) * 256
+        return self._layouts.setdefault(size, Layout(places, begin, rows["graph"]))
 
 
 def _level(name: str, manifest: Manifest) -> str | None:

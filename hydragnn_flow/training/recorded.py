@@ -23,7 +23,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import FilledBatch
+from hydragnn_flow.training.filled import FilledBatch, Filler
 from hydragnn_flow.training.loading import moved, sent
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import give_back_memory, out_of_memory
@@ -117,8 +117,8 @@ class RecordedSteps:
         recordings.
     recorder
         Recorder of the device.
-    largest
-        Number of atoms of the largest graph.
+    filler
+        Maker of filled batches.
     precision
         `Training.precision`, which says how well gradients agree; None if they are random.
     """
@@ -133,13 +133,13 @@ class RecordedSteps:
         device: torch.device,
         world: World,
         recorder: GraphRecorder,
+        filler: Filler,
         *,
-        largest: int,
         precision: str | None,
     ) -> None:
         self._loss_of, self._update_weights, self._average = loss, update, average
         self._weights, self._device, self._world = list(weights), device, world
-        self._largest = largest
+        self._filler = filler
         self._same = None if precision is None else _SAME[precision]
         self._recorder = recorder
         self.reason = ""
@@ -168,6 +168,11 @@ class RecordedSteps:
         self._places: dict[Size, _Place] = {}
         self._evaluations: dict[Size, _Place] = {}
         self._replay_update: Callable[[], None] | None = None
+
+    def filled(self, purpose: str, batch: Batch) -> FilledBatch | None:
+        """Return a filled copy of a batch on the host; None if no size of a purpose holds it."""
+        size = None if self.reason else self._filler.fitting(purpose, batch)
+        return None if size is None else self._filler.filled(batch, size).pinned(self._device)
 
     def take(
         self, batches: Sequence[FilledBatch | Batch | None], counts: Counts, rate: float
@@ -291,7 +296,7 @@ class RecordedSteps:
             place.memory.copy_(filled.memory, non_blocking=True)
         else:
             try:
-                place = _Place(filled, self._device, self._largest)
+                place = _Place(filled, self._device, self._filler.largest)
                 difference = record(place)
             except Exception as error:  # of whatever kind: an ordinary step says what is wrong
                 self._refuse(_told(error))

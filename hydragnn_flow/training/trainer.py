@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
@@ -44,7 +43,7 @@ from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
-from hydragnn_flow.training.plan.sizes import choose_sizes
+from hydragnn_flow.training.plan.sizes import EVALUATION, TRAINING, choose_sizes, rows_of
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.recorded import RECORDERS, GraphRecorder, RecordedSteps, replays_wanted
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
@@ -292,7 +291,7 @@ class Trainer:
             for step in steps
         ]
         read = self.train.batches(piece for pieces in mine for piece in pieces if len(piece))
-        with closing(on_device(read, self.device, partial(self._filled, "training"))) as there:
+        with closing(on_device(read, self.device, partial(self._filled, TRAINING))) as there:
             for pieces in mine:
                 yield [next(there) if len(piece) else None for piece in pieces]
 
@@ -443,7 +442,7 @@ class Trainer:
                 add(outputs, batch)
             return outputs
 
-        prepare = partial(self._filled, "reading" if add else "")
+        prepare = partial(self._filled, EVALUATION if add else "")
         batches = self.batches(split, self._steps_in_order(split), prepare)
         with closing(batches), torch.no_grad():
             for batch in batches:
@@ -523,45 +522,29 @@ class Trainer:
 
     def _recorded(self, recorder: GraphRecorder) -> RecordedSteps:
         """Prepare to record the steps of this training."""
-        most, known = self.settings.accumulation_steps, (self.train, self.val)
         left = self.spec.epochs.until_epoch - self.progress.epoch
+        most = self.settings.accumulation_steps
         plan = self.epochs.plan(self.progress.epoch, self.progress.start, self.budget)
         mine = [step.of_rank(self.world.rank) for step in next(plan.windows(), [])]
         pieces = [piece for graphs in mine for piece in np.array_split(graphs, most)]
         read = [step.of_rank(self.world.rank) for step in self._steps_in_order(self.val)]
-        encoder: Any = self.model.encoder
-        self._filler = Filler(self.manifest, self.loss.targets, 2.0 * encoder.cutoff)
-        self._largest = max(int(split.n_atoms.max()) for split in known)
-        self._sizes = {
-            "training": choose_sizes(
-                _rows(self.train, pieces), self._largest, left * plan.steps / max(len(mine), 1)
-            ),
-            "reading": choose_sizes(_rows(self.val, read), self._largest, left),
+        largest = max(int(split.n_atoms.max()) for split in (self.train, self.val))
+        sizes = {
+            TRAINING: choose_sizes(rows_of(self.train, pieces), largest, left * plan.steps),
+            EVALUATION: choose_sizes(rows_of(self.val, read), largest, left * len(read)),
         }
+        encoder: Any = self.model.encoder
         random = getattr(self.spec.network.Architecture, "dropout", 0.0) > 0
         return RecordedSteps(
-            partial(self._loss_of, self.model),
-            self.update,
-            self.optimizer,
-            self.average,
-            self.parallel.weights,
-            self.device,
-            self.world,
-            recorder,
-            largest=self._largest,
+            *(partial(self._loss_of, self.model), self.update, self.optimizer, self.average),
+            *(self.parallel.weights, self.device, self.world, recorder),
+            Filler(self.manifest, self.loss.targets, 2.0 * encoder.cutoff, sizes, largest),
             precision=None if random else self.settings.precision,
         )
 
     def _filled(self, purpose: str, batch: Batch) -> FilledBatch | None:
-        """Fill a batch up to the smallest size that holds it; None if steps are not recorded."""
-        if self.recorded is None or self.recorded.reason:
-            return None
-        own = batch.num_graphs, batch.num_nodes, batch.num_edges
-        sizes = self._sizes.get(purpose, [])
-        size = next((size for size in sizes if size.holds(*own, self._largest)), None)
-        if size is None:
-            return None
-        return self._filler.filled(batch, size).pinned(self.device)
+        """Return a filled copy of a batch; None if it is not to be replayed."""
+        return None if self.recorded is None else self.recorded.filled(purpose, batch)
 
     def _optimizer_state(self) -> dict[str, Any]:
         state = self.optimizer.state_dict()
@@ -733,16 +716,6 @@ class Trainer:
         self.best = _copy(self.model.state_dict())
         self.predicted = {}
         return True
-
-
-def _rows(split: Split, batches: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the numbers of graphs, atoms and edges of batches of a split, ``[n, 3]``."""
-    if not (batches := [graphs for graphs in batches if len(graphs)]):
-        return np.empty((0, 3), dtype=np.int64)
-    graphs = np.concatenate(batches)
-    firsts = np.cumsum([0, *map(len, batches[:-1])])
-    each = np.ones_like(graphs), split.atoms_of(graphs), split.edges_of(graphs)
-    return np.stack([np.add.reduceat(values, firsts) for values in each], axis=1)
 
 
 def _smaller(budget: Budget, micro_batches: int) -> Budget:

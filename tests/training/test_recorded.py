@@ -93,7 +93,7 @@ def one_size(monkeypatch):
     monkeypatch.setattr(
         trainer_module,
         "choose_sizes",
-        lambda batches, largest, epochs: choose_sizes(batches, largest, 16, most=1),
+        lambda batches, largest, number: choose_sizes(batches, largest, 16, most=1),
     )
 
 
@@ -257,14 +257,14 @@ def test_an_ordinary_batch_gets_the_memory_of_recordings(
 def test_labels_that_no_integer_could_mark_as_padding(alloy_store):
     batch, manifest = alloy_store["trainset"].batch([0, 1]), alloy_store.manifest
     batch.energy = torch.tensor([3, 4])
-    made = Filler(manifest, ["energy"], 8.0).filled(batch, Size(4, 60, batch.num_edges))
+    made = Filler(manifest, ["energy"], 8.0, {}, 16).filled(batch, Size(4, 60, batch.num_edges))
     assert made.layout.batch(made.memory).energy.tolist() == [3, 4, math.inf, math.inf]
-    other = Filler(manifest, ["forces"], 8.0).filled(batch, Size(4, 60, batch.num_edges))
+    other = Filler(manifest, ["forces"], 8.0, {}, 16).filled(batch, Size(4, 60, batch.num_edges))
     assert other.layout.batch(other.memory).energy.tolist() == [3, 4, 3, 3]
 
 
 def test_graphs_of_one_atom_have_sizes():
-    (size,) = choose_sizes(np.array([[64, 64, 10]] * 20), 1, 1)
+    (size,) = choose_sizes(np.array([[64, 64, 10]] * 20), 1, 20)
     assert size.holds(64, 64, 10, 1)
 
 
@@ -287,7 +287,7 @@ def test_six_sizes_hold_the_batches_of_later_epochs_at_few_padding_edges(kind):
         atoms = rng.integers(40, 240, 8000)
         edges = atoms * rng.integers(25, 50, 8000)
     largest = int(atoms.max())
-    sizes = choose_sizes(_epoch(rng, atoms, edges), largest, epochs=4)
+    sizes = choose_sizes(_epoch(rng, atoms, edges), largest, 1000)
     assert len(sizes) <= 6
     later = [tuple(map(int, row)) for _ in range(4) for row in _epoch(rng, atoms, edges)]
     held = [(row, next((s for s in sizes if s.holds(*row, largest)), None)) for row in later]

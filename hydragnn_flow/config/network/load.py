@@ -1,4 +1,4 @@
-"""Reading and validation of `NeuralNetwork`; engines that build it, and conditions for fusing.
+"""Reading and validation of `NeuralNetwork`, and engines that build it.
 
 An engine is a library outside this package that builds networks, by a function ``build(network,
 manifest)`` that returns a torch module; see :mod:`hydragnn_flow.engines`.

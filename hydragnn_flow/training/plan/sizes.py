@@ -5,15 +5,18 @@ A recorded step has tensors of one size, so batches are filled up (padded) to on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_flow.training.plan.batching import Sizes
+
 Ints = NDArray[np.int64]
 
-MOST_SIZES = 6
-"""Largest number of sizes of a training."""
+TRAINING, EVALUATION = "training", "evaluation"
+"""Purposes of batches, each of which has sizes of its own."""
 # Fewest batches for each size, as its recording takes the time of four or five ordinary steps.
 _WORTH_IT = 16
 
@@ -34,7 +37,7 @@ class Size(NamedTuple):
         return spare > 0 and spare <= self.atoms - atoms <= spare * largest and edges <= self.edges
 
 
-def choose_sizes(batches: Ints, largest: int, epochs: float, most: int = MOST_SIZES) -> list[Size]:
+def choose_sizes(batches: Ints, largest: int, number: int, most: int = 6) -> list[Size]:
     """Choose the sizes with the fewest padding edges, in ascending order; none for a few batches.
 
     Parameters
@@ -43,13 +46,13 @@ def choose_sizes(batches: Ints, largest: int, epochs: float, most: int = MOST_SI
         Number of graphs, atoms and edges of each batch, ``[n, 3]``.
     largest
         Number of atoms of the largest graph of the split.
-    epochs
-        Number of epochs that have such batches.
+    number
+        Number of such batches to come.
     most
         Largest number of sizes.
     """
-    most = min(most, int(epochs * len(batches)) // _WORTH_IT)
-    if most < 1:
+    most = min(most, number // _WORTH_IT)
+    if most < 1 or not len(batches):
         return []
     ordered = batches[np.argsort(batches[:, 2], kind="stable")]
     ends = np.unique(np.linspace(0, len(ordered), min(len(ordered), 128) + 1).astype(int))
@@ -70,6 +73,19 @@ def choose_sizes(batches: Ints, largest: int, epochs: float, most: int = MOST_SI
             sizes.add(_size_of(ordered[ends[first] : ends[last + 1]], largest))
             last = first - 1
     return sorted(sizes, key=lambda size: size.edges)
+
+
+def rows_of(split: Sizes, batches: Sequence[Ints]) -> Ints:
+    """Return the numbers of graphs, atoms and edges of batches of a split, ``[n, 3]``.
+
+    ``batches`` have indices of graphs; those without graphs are left out.
+    """
+    if not (batches := [graphs for graphs in batches if len(graphs)]):
+        return np.empty((0, 3), dtype=np.int64)
+    graphs = np.concatenate(batches)
+    firsts = np.cumsum([0, *map(len, batches[:-1])])
+    each = np.ones_like(graphs), split.atoms_of(graphs), split.edges_of(graphs)
+    return np.stack([np.add.reduceat(values, firsts) for values in each], axis=1)
 
 
 def _size_of(batches: Ints, largest: int) -> Size:
