@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -272,6 +272,9 @@ class Site:
 
     walltime: float = math.inf
     """Time limit of each batch job [s]; infinite if there is none."""
+    shared: Callable[[Path], AbstractContextManager[Any]] | None = None
+    """Function that takes a directory and returns workers that others use too, as a context
+    manager; None for workers of one's own."""
 
     @property
     def gcds(self) -> int:

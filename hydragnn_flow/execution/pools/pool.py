@@ -25,7 +25,7 @@ from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.calls import node_of, run_in_block
+from hydragnn_flow.execution.pools.calls import run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
@@ -204,6 +204,15 @@ class Pool:
             self._energy_read = now
             self._read_energy()
 
+    @property
+    def gcds(self) -> Sequence[str]:
+        """Names of the GCDs (devices) on each node."""
+        return self._site.node.gcds
+
+    def describe(self, file: WorkersFile) -> None:
+        """Write the state of the pool's blocks (batch jobs) to the `workers.json` of a user."""
+        file.write(self._blocks.summary(), self._bad_nodes, at_once=False)
+
     def _read_energy(self) -> None:
         """Record the energy of the nodes so far; later energy is lost if the driver is killed."""
         told = [self._used.popleft() for _ in range(len(self._used))]
@@ -286,14 +295,7 @@ class Pool:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
-        about = {"started": time.time(), "node": node_of(node)}
-        self._file.segments[answer] = [
-            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.epochs.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
-            for rank in ranks
-            if isinstance(spec := rank.spec, SegmentSpec)
-        ]
-        answer.add_done_callback(self._file.segments.pop)
+        self._file.begin(answer, ranks, node, self.gcds)
 
         def has_checkpoint() -> bool:
             specs = (rank.spec for rank in ranks)
