@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli", "testing"),
     ("commands",),
-    ("simulation",),
+    ("apps", "simulation"),
     ("campaign",),
     ("report",),
     ("run_directory",),
