@@ -17,7 +17,7 @@ from parsl.dataflow.memoization import BasicMemoizer
 
 from hydragnn_flow import CampaignStopped, InputError, SiteExecutor, campaign_app, load_site
 
-CONFIG = Path(__file__).parents[1] / "configs" / "labelled.yaml"
+CONFIG = str(Path(__file__).parents[1] / "configs" / "labelled.yaml")
 
 
 @python_app(cache=True)
@@ -62,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--config", default=CONFIG, help="run configuration (YAML)")
     parser.add_argument("--labels", type=int, default=32, help="calls of the app that labels")
     parser.add_argument("--run-dir", default="runs/labelled", help="where to keep everything")
     parser.add_argument("--site", default="local", help="site name, site file, or site.yaml")
@@ -70,9 +71,10 @@ def main() -> None:
     parser.add_argument("-t", "--walltime", help="of each batch job, HH:MM:SS")
     parser.add_argument("-N", "--nodes", type=int, help="nodes to use at a time")
     options = vars(parser.parse_args())
-    labels, folder, site = map(options.pop, ("labels", "run_dir", "site"))
+    config, labels, run_dir, site = map(options.pop, ("config", "labels", "run_dir", "site"))
+    folder = Path(run_dir).absolute()
     try:
-        script(labels, Path(folder).absolute(), SiteExecutor(load_site(site, **options), folder))
+        script(config, labels, folder, SiteExecutor(load_site(site, **options), folder))
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
     except CampaignStopped as error:
@@ -81,14 +83,14 @@ def main() -> None:
         parser.exit(130, "stopped; the same command goes on from here\n")
 
 
-def script(labels: int, folder: Path, executor: SiteExecutor) -> None:
+def script(config: str, labels: int, folder: Path, executor: SiteExecutor) -> None:
     memoizer = BasicMemoizer(checkpoint_mode="task_exit")  # labels of an earlier start are kept
     with parsl.load(
         parsl.Config(executors=[executor], memoizer=memoizer, run_dir=str(folder / "runinfo"))
     ):
         parts = [label(number) for number in range(labels)]
         file = gather(str(folder / "labelled.xyz"), inputs=parts)
-        done = campaign_app(CONFIG, executor.site, folder / "run", data=folder, inputs=[file])
+        done = campaign_app(config, executor.site, folder / "run", data=folder, inputs=[file])
         energies = predict(done, label(labels))
         print(f"report: {done.result().report}")
         print(energies.result())

@@ -1,8 +1,10 @@
 """A script's apps and its campaign share one set of batch jobs."""
 
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 from slurm_cases import write_site
 from slurm_runs import Campaign
 
@@ -10,12 +12,17 @@ pytestmark = pytest.mark.slurm
 
 
 def test_a_killed_script_goes_on_with_one_set_of_jobs(cluster, tmp_path):
-    site, folder = write_site(tmp_path, nodes=2, blocks=2, gcds=2), tmp_path / "kept"
-    script = Campaign(cluster, tmp_path / "labelled.yaml", site, folder / "run")
+    """Its trials are gangs over two nodes, whose addresses differ and whose channels are secret."""
+    site, folder = write_site(tmp_path, nodes=4, blocks=2, gcds=1), tmp_path / "kept"
+    values = yaml.safe_load(Path("configs/labelled.yaml").read_text("utf-8"))
+    values |= {"network": str(Path("configs/potential.json").resolve()), "resources": {"gcds": 2}}
+    (config := tmp_path / "labelled.yaml").write_text(yaml.safe_dump(values))
+    script = Campaign(cluster, config, site, folder / "run")
 
     def start() -> None:
-        words = [sys.executable, "workflows/label_and_train.py", "--labels", "12"]
-        script.driver = cluster.popen([*words, "--site", site, "--run-dir", folder], script.log)
+        words = [sys.executable, "workflows/label_and_train.py", "--config", config]
+        where = ["--labels", "12", "--site", site, "--run-dir", folder]
+        script.driver = cluster.popen([*words, *where], script.log)
 
     start()
     script.wait_for("two results of trials", lambda: len(script.results()) >= 2)
@@ -34,6 +41,7 @@ def test_a_killed_script_goes_on_with_one_set_of_jobs(cluster, tmp_path):
         for result in script.results()
         if result.kind == "trial" and result.status == "ok"
     ]
+    assert any(len({node for node, _ in result.places}) == 2 for result in script.results())
     assert len(trained) == len(set(trained)), "trained again what was on record"
     states = {job.number: job.state for job in cluster.jobs()}
     assert {states[number] for number in left} <= {"CANCELLED", "COMPLETED", "FAILED"}
