@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.plain_files import PlainLoader, read_yaml
+from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
 # Options that the command line has too.
@@ -333,11 +333,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 def shipped_sites() -> dict[str, Path]:
     """Return the paths of the site files that come with the package, by name of the site."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "_sites", package.parent / "sites"):
-        if folder.is_dir():
-            return {file.stem: file for file in sorted(folder.glob("*.py"))}
-    return {}
+    return {file.stem: file for file in shipped("sites", "*.py")}
 
 
 def load_site(name: str | Path, **options: Any) -> Site:
