@@ -200,7 +200,9 @@ LOOKING = [
 RUNNABLE = [
     block
     for block in blocks("python")
-    if "hydragnn.utils" not in block.text and "tutorial.md" not in block.place
+    if "hydragnn.utils" not in block.text
+    and "tutorial.md" not in block.place
+    and "parsl.md" not in block.place
 ]
 
 
