@@ -201,8 +201,7 @@ RUNNABLE = [
     block
     for block in blocks("python")
     if "hydragnn.utils" not in block.text
-    and "tutorial.md" not in block.place
-    and "parsl.md" not in block.place
+    if not re.match(r"docs/(tutorial|parsl)\.md", block.place)
 ]
 
 
