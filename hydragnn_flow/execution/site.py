@@ -117,7 +117,10 @@ class Options(Section):
     heartbeat: int | None = Field(default=None, ge=1)
     """Time between heartbeats of a node [s]. A node that misses four heartbeats counts as lost."""
     node: NodeOptions | None = None
-    """Description of a node, for the sites `slurm` and `allocation`."""
+    """Description of a node, for the sites `slurm` and `allocation`; with a `parsl.Config`, facts
+    that are not in it."""
+    executors: tuple[str, ...] | None = None
+    """Label of the executor that computes, as `[a100]`, if a `parsl.Config` has several."""
 
     @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
@@ -207,8 +210,6 @@ def _seconds(walltime: str) -> int:
 
 
 Scheduler = Literal["slurm", "pbs"]
-LABEL = "gcd"
-"""Name of a site's Parsl executor, which has one worker per GCD."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,8 @@ class Site:
     """Maximum number of nodes of the campaign at a time, in all Parsl blocks (batch jobs)."""
     node: Node
     parsl_config: Callable[[Path], Any]
-    """Function that takes the directory for Parsl's files, and returns a `parsl.Config` with an
-    executor named `gcd`."""
+    """Function that takes the directory for Parsl's files, and returns a `parsl.Config` with one
+    `HighThroughputExecutor`."""
     blocks: int = 1
     """Maximum number of blocks (batch jobs) at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
@@ -272,6 +273,8 @@ class Site:
 
     walltime: float = math.inf
     """Time limit of each batch job [s]; infinite if there is none."""
+    notes: tuple[str, ...] = ()
+    """Sentences about facts that are guessed, for `hydragnn-flow site show`."""
 
     @property
     def gcds(self) -> int:
@@ -345,7 +348,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
     name
         Name of a site that comes with the package (`frontier`), a site file (`sites/mine.py`), or a
         `site.yaml` that names one of these and gives options. A site file defines a function
-        `site(options)` that returns a :class:`Site`.
+        `site(options)` that returns a :class:`Site`, or a `parsl.Config`.
     **options
         Fields of :class:`~hydragnn_flow.execution.site.Options`; each that is not None overrides
         the same field of a `site.yaml`.
@@ -365,12 +368,11 @@ def load_site(name: str | Path, **options: Any) -> Site:
         site_file, values = _read_site_yaml(Path(name))
     values |= {key: value for key, value in options.items() if value is not None}
     path = _find(site_file, source)
-    run: Options = validate(Options, values, source)
-    site = _site_of(path, run)
+    site = _site_of(path, values, source)
     with _loading(path):
         # Facts of shipped sites are right; what contradicts them was given.
-        given = run.node is not None or path in shipped_sites().values()
-        check_site(site, source if given else path, "node.gcd" if run.node is None else "node")
+        given = "node" in values or path in shipped_sites().values()
+        check_site(site, source if given else path, "node" if "node" in values else "node.gcd")
     return site
 
 
@@ -403,8 +405,16 @@ def _find(name: str, source: str) -> Path:
     return path
 
 
-def _site_of(path: Path, options: Options) -> Site:
+def _site_of(path: Path, values: dict[str, Any], source: str) -> Site:
     module = _module_of(path)
+    if not hasattr(module, "site"):
+        with _loading(path):
+            from hydragnn_flow.execution.sites.own_config import site_of
+
+            return site_of(path, module, values, source)
+    options: Options = validate(Options, values, source)
+    if options.executors is not None:
+        raise InputError(f"{source}: executors: {path.name} defines no parsl.Config; leave it out")
     with _loading(path):
         site = module.site(options)
     if not isinstance(site, Site):
@@ -417,7 +427,14 @@ def _module_of(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
     with _loading(path):
-        spec.loader.exec_module(module)
+        # Only a file that imports Parsl waits for that.
+        if re.search(r"^\s*(from|import) parsl\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            from hydragnn_flow.execution.parsl_internals import as_published
+
+            with as_published():
+                spec.loader.exec_module(module)
+        else:
+            spec.loader.exec_module(module)
     return module
 
 
