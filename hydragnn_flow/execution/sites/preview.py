@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from inspect import signature
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ def replaced(own: Any, ours: Any) -> list[tuple[str, str, str]]:
     for prefix, one, other in (("", own, ours), ("provider.", own.provider, ours.provider)):
         for name in signature(type(one)).parameters:
             before, after = (_words(getattr(each, name)) for each in (one, other))
-            if name != "provider" and before != after:
+            if name != "provider" and after not in (before, [_ADDRESS]):
                 rows.append((prefix + name, *_differing(before, after)))
     return rows
 
@@ -90,9 +90,14 @@ def _words(value: Any) -> list[str]:
 
 def _differing(one: list[str], other: list[str]) -> tuple[str, str]:
     """Join the words of two texts, without those that both begin and end with."""
-    first = len(os.path.commonprefix([one, other]))
-    last = len(os.path.commonprefix([one[first:][::-1], other[first:][::-1]]))
+    first = _shared(one, other)
+    last = _shared(one[first:][::-1], other[first:][::-1])
     return " ".join(one[first : len(one) - last]), " ".join(other[first : len(other) - last])
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    """Return the number of words with which both texts begin."""
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
 def _block(executor: Any) -> tuple[str, str]:
