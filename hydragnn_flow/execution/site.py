@@ -25,6 +25,7 @@ from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
+from hydragnn_flow.versions import check_parsl
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
 # Options that the command line has too.
@@ -356,9 +357,10 @@ def load_site(name: str | Path, **options: Any) -> Site:
     Raises
     ------
     InputError
-        If there is no such site, its file does not define a site, the site refuses the options, or
-        its facts contradict each other.
+        If there is no such site, its file does not define a site, the site refuses the options, its
+        facts contradict each other, or Parsl has a version that was not tested.
     """
+    check_parsl()
     name = os.fspath(name)
     source = f"--site {name}"
     values: dict[str, Any] = {}

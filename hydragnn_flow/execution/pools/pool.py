@@ -21,7 +21,7 @@ from parsl.executors import HighThroughputExecutor
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.parsl_internals import ManagerLost, check_parsl, make_rundir
+from hydragnn_flow.execution.parsl_internals import ManagerLost, make_rundir
 from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.calls import node_of, run_in_block
@@ -74,7 +74,6 @@ class Pool:
 
     def __init__(self, site: Site, directory: Path) -> None:
         self._site = site
-        check_parsl()
         _check_name(site, directory)
         check_descriptors(site.name, site.nodes)
         self._config = config = site.parsl_config(directory)

@@ -181,14 +181,10 @@ def _facts_of_node(executor: Any) -> tuple[dict[str, Any], dict[str, str]]:
     elif cores and each == 1:
         each = max(1, cores // gcds)
     device, why = _device(executor)
-    if device == "cpu":
-        per_worker, per_node = executor.mem_per_worker, getattr(provider, "mem_per_node", None)
-        memory = per_worker or (per_node / gcds if per_node else each * _MEMORY_OF_CORE)
-    else:
-        per_worker = per_node = None
-        memory = _MEMORY_OF_ACCELERATOR
     guesses = {"device": why} if why else {}
-    if not per_worker and not per_node:
+    memory = executor.mem_per_worker or (getattr(provider, "mem_per_node", None) or 0) / gcds
+    if device != "cpu" or not memory:
+        memory = each * _MEMORY_OF_CORE if device == "cpu" else _MEMORY_OF_ACCELERATOR
         guesses["memory_gib"] = (
             f"the file does not give the memory of a GCD: {memory:g} GiB is a guess; write nine "
             "tenths of what `site check` prints as `node: {memory_gib: …}` in a site.yaml"
@@ -207,7 +203,7 @@ def _facts_of_node(executor: Any) -> tuple[dict[str, Any], dict[str, str]]:
 def _groups(affinity: str, workers: int, cores: int | None) -> Iterator[str]:
     """Yield the cores of each worker by Parsl's `cpu_affinity`; none if the system chooses."""
     kind, *listed = affinity.split(":")
-    yield from listed[:workers] if len(listed) >= workers else listed
+    yield from listed[:workers]
     if kind not in ("block", "block-reverse", "alternating") or not cores or cores < workers:
         return
     each = cores // workers
@@ -239,13 +235,14 @@ def _device(executor: Any) -> tuple[Device, str]:
         return "xpu", ""  # tiles of a card, as Level Zero names them
     import torch  # takes seconds
 
-    if torch.version.hip:
-        return "hip", ""
-    if torch.version.cuda or not getattr(torch.version, "xpu", None):
-        unknown = "neither the file nor torch as installed here tells the accelerators: `cuda` is "
-        unknown += "assumed; write `node: {device: …}` in a site.yaml"
-        return "cuda", "" if torch.version.cuda else unknown
-    return "xpu", ""
+    kinds: tuple[Device, ...] = ("hip", "cuda", "xpu")
+    for kind in kinds:
+        if getattr(torch.version, kind, None):
+            return kind, ""
+    return "cuda", (
+        "neither the file nor torch as installed here tells the accelerators: `cuda` is assumed; "
+        "write `node: {device: …}` in a site.yaml"
+    )
 
 
 def _is_here(provider: Any) -> bool:
