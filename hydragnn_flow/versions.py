@@ -12,10 +12,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.errors import InputError
-
-PARSL = ("2026.10.19", "2026.11")
-"""First version of Parsl that the tests pass with, and the first one that they do not know."""
 _PACKAGES = (
     "hydragnn_flow",
     "torch",
@@ -55,25 +51,6 @@ def versions(values: Any = None) -> dict[str, str]:
             with suppress(OSError):  # in an archive, or deleted since it was imported
                 found[module] = f"sha256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
     return found
-
-
-def check_parsl() -> None:
-    """Raise an error if Parsl has another version than those tested; it is not imported.
-
-    Raises
-    ------
-    InputError
-        If the version is out of :data:`PARSL`.
-    """
-    here, (first, after) = version("parsl"), PARSL
-    lowest, found, beyond = (
-        [*map(int, re.findall(r"\d+", one)[:3])] for one in (first, here, after)
-    )
-    if not lowest <= found < beyond:
-        raise InputError(
-            f"Parsl {here} was not tested with this package, which relies on internals of Parsl; "
-            f"install 'parsl>={first},<{after}'"
-        )
 
 
 def _imported_modules(values: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -25,9 +26,10 @@ from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
-from hydragnn_flow.versions import check_parsl
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
+PARSL = ("2026.10.19", "2026.11")
+"""First version of Parsl that the tests pass with, and the first one that they do not know."""
 # Options that the command line has too.
 _FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
 
@@ -118,10 +120,9 @@ class Options(Section):
     heartbeat: int | None = Field(default=None, ge=1)
     """Time between heartbeats of a node [s]. A node that misses four heartbeats counts as lost."""
     node: NodeOptions | None = None
-    """Description of a node, for the sites `slurm` and `allocation`; with a `parsl.Config`, facts
-    that are not in it."""
+    """Description of a node, for `slurm` and `allocation`, or what a `parsl.Config` lacks of it."""
     executors: tuple[str, ...] | None = None
-    """Label of the executor that computes, as `[a100]`, if a `parsl.Config` has several."""
+    """Label of the executor to use, if a `parsl.Config` has several."""
 
     @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
@@ -360,7 +361,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
         If there is no such site, its file does not define a site, the site refuses the options, its
         facts contradict each other, or Parsl has a version that was not tested.
     """
-    check_parsl()
+    _check_parsl()
     name = os.fspath(name)
     source = f"--site {name}"
     values: dict[str, Any] = {}
@@ -376,6 +377,19 @@ def load_site(name: str | Path, **options: Any) -> Site:
         given = "node" in values or path in shipped_sites().values()
         check_site(site, source if given else path, "node" if "node" in values else "node.gcd")
     return site
+
+
+def _check_parsl() -> None:
+    """Refuse another version of Parsl than those tested, before it is imported."""
+    here, (first, after) = version("parsl"), PARSL
+    lowest, found, beyond = (
+        [*map(int, re.findall(r"\d+", one)[:3])] for one in (first, here, after)
+    )
+    if not lowest <= found < beyond:
+        raise InputError(
+            f"Parsl {here} was not tested with this package, which relies on internals of Parsl; "
+            f"install 'parsl>={first},<{after}'"
+        )
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:

@@ -15,8 +15,8 @@ from parsl.executors.high_throughput.mpi_resource_management import TaskSchedule
 from parsl.providers import LocalProvider, PBSProProvider, SlurmProvider
 
 import hydragnn_flow
-from hydragnn_flow import load_site, versions
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import site
 
 EXECUTION = Path(hydragnn_flow.__file__).parent / "execution"
 # Documented names, which other modules import from Parsl than `parsl_internals.py`.
@@ -94,12 +94,12 @@ def test_what_is_used_is_listed(module, pattern):
 
 @pytest.mark.parametrize("other", ["2026.10.12", "2026.11.2", "2027.1.4+dev"])
 def test_another_version_is_said_in_a_sentence(other, monkeypatch):
-    load_site("local")
-    monkeypatch.setattr(versions, "version", {"parsl": other}.get)
+    site.load_site("local")
+    monkeypatch.setattr(site, "version", {"parsl": other}.get)
     with pytest.raises(InputError, match=rf"^Parsl {re.escape(other)} was not tested .* install "):
-        load_site("local")
+        site.load_site("local")
 
 
 def test_the_installation_is_bounded_alike():
     text = (EXECUTION.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    assert '"parsl>={},<{}"'.format(*versions.PARSL) in text
+    assert '"parsl>={},<{}"'.format(*site.PARSL) in text
