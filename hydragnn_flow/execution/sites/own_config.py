@@ -87,6 +87,11 @@ def site_of(path: Path, module: ModuleType, values: Mapping[str, Any], source: s
             f"{path}: launcher: {type(provider.launcher).__name__} starts workers on one of the "
             f"{run.nodes_per_block} nodes of a block; write SrunLauncher or MpiExecLauncher"
         )
+    if run.nodes_per_block > 1 and (run.node.interface or run.interface) is None:
+        guesses["interface"] = (
+            "the file names no network interface, by which ranks on several nodes connect; write "
+            "`interface` in a site.yaml"
+        )
     described = described_node(run.node, run.interface)
     names = tuple(executor.available_accelerators[: run.node.gcds])
     if len(names) == run.node.gcds:
