@@ -88,9 +88,7 @@ def show(site: _Name, jobs: Jobs) -> None:
     for note in filter(None, (*loaded.notes, shown.note)):
         say(note)
     if (own := getattr(loaded.parsl_config, "own", None)) is not None:
-        changes = replaced(own, shown.config.executors[0])
-        names = ("argument", "in the file", "here")
-        show_table([dict(zip(names, row, strict=True)) for row in changes], "Replaced")
+        show_table(replaced(own, shown.config.executors[0]), "Replaced")
     say(f"\nA block: {shown.command}\n\n{shown.script.strip()}")
     say(f"\nParsl's configuration\n\n{shown.config!r}")
 

@@ -382,10 +382,8 @@ def load_site(name: str | Path, **options: Any) -> Site:
 def _check_parsl() -> None:
     """Refuse another version of Parsl than those tested, before it is imported."""
     here, (first, after) = version("parsl"), PARSL
-    lowest, found, beyond = (
-        [*map(int, re.findall(r"\d+", one)[:3])] for one in (first, here, after)
-    )
-    if not lowest <= found < beyond:
+    numbers = [[*map(int, re.findall(r"\d+", one)[:3])] for one in (first, here, after)]
+    if not numbers[0] <= numbers[1] < numbers[2]:
         raise InputError(
             f"Parsl {here} was not tested with this package, which relies on internals of Parsl; "
             f"install 'parsl>={first},<{after}'"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -34,19 +34,18 @@ from hydragnn_flow.execution.site import (
 )
 from hydragnn_flow.execution.sites.batch import Executors, batch_site, srun_options
 
-_SCHEDULERS: dict[type, Scheduler | None] = {
-    SlurmProvider: "slurm",
-    PBSProProvider: "pbs",
-    LocalProvider: None,
-}
+_SCHEDULERS: dict[type, Scheduler | None]
+_SCHEDULERS = {SlurmProvider: "slurm", PBSProProvider: "pbs", LocalProvider: None}
 # When a node fails the others continue, and the job is not restarted.
-_STARTED_ONCE = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n", None: ""}
-# Memory of a GCD for segments unless the file says it [GiB]: nine tenths of the smallest
-# accelerator of the machines in use, and the usual least for a core.
-_MEMORY_OF_ACCELERATOR, _MEMORY_OF_CORE = 14.0, 2.0
+_STARTED_ONCE = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+# Launchers that start workers on one node, whatever the number of nodes.
+_ON_ONE_NODE = (SingleNodeLauncher, SimpleLauncher)
+# Memory for segments of an accelerator, nine tenths of the smallest of the machines in use, and of
+# a core, unless the file says it [GiB].
+_GUESSED_GIB = {"accelerator": 14.0, "core": 2.0}
 
 
-def site_of(path: Path, module: ModuleType, values: Mapping[str, Any], source: str) -> Site:
+def site_of(path: Path, module: ModuleType, values: dict[str, Any], source: str) -> Site:
     """Make a site (description of a machine) from a file with a user's own `parsl.Config`.
 
     Parameters
@@ -68,7 +67,7 @@ def site_of(path: Path, module: ModuleType, values: Mapping[str, Any], source: s
     provider = executor.provider
     scheduler = _checked_scheduler(path, executor)
     facts, guesses = _facts_of_node(executor)
-    node = values.get("node", {})
+    node = values.get("node") or {}
     if isinstance(node, dict):
         guesses = {name: guess for name, guess in guesses.items() if name not in node}
         node = facts | node
@@ -79,10 +78,10 @@ def site_of(path: Path, module: ModuleType, values: Mapping[str, Any], source: s
         "walltime": getattr(provider, "walltime", None),
         "interface": getattr(executor.address, "interface", None),
     }
-    run: Options = validate(Options, derived | {**values} | {"node": node}, source)
+    run: Options = validate(Options, derived | values | {"node": node}, source)
     run = run.resolved(path.stem, refuses=("account", "partition", "qos", "constraint"))
     assert run.node is not None  # its facts are derived
-    if run.nodes_per_block > 1 and type(provider.launcher) in (SingleNodeLauncher, SimpleLauncher):
+    if run.nodes_per_block > 1 and isinstance(provider.launcher, _ON_ONE_NODE):
         raise InputError(
             f"{path}: launcher: {type(provider.launcher).__name__} starts workers on one of the "
             f"{run.nodes_per_block} nodes of a block; write SrunLauncher or MpiExecLauncher"
@@ -118,23 +117,22 @@ def _executor(path: Path, module: ModuleType, named: Any) -> Any:
     if len({*map(id, found.values())}) > 1 and "config" not in found:
         raise InputError(f"{path}: has several Configs ({', '.join(found)}); name one `config`")
     config = found.get("config", next(iter(found.values())))
-    kinds = {one.label: type(one).__name__ for one in config.executors}
     able = {
         one.label: one
         for one in config.executors
         if isinstance(one, HighThroughputExecutor) and not isinstance(one, MPIExecutor)
     }
     if not able:
+        kinds = ", ".join(type(one).__name__ for one in config.executors)
         raise InputError(
-            f"{path}: executors: {', '.join(kinds.values())} cannot run this package's workers; "
-            "add a HighThroughputExecutor"
+            f"{path}: executors: {kinds} cannot run this package's workers; add a "
+            "HighThroughputExecutor"
         )
     if named is not None:
         if not isinstance(named, list | tuple) or len(named) != 1 or named[0] not in able:
             raise InputError(f"{path}: executors: give one of {', '.join(able)} in a list")
         return able[named[0]]
-    if len(able) > 1:  # those with accelerators compute
-        able = {k: one for k, one in able.items() if one.available_accelerators} or able
+    able = {name: one for name, one in able.items() if one.available_accelerators} or able
     if len(able) > 1:
         raise InputError(
             f"{path}: executors: {', '.join(able)} could each compute; write `executors: "
@@ -187,9 +185,10 @@ def _facts_of_node(executor: Any) -> tuple[dict[str, Any], dict[str, str]]:
         each = max(1, cores // gcds)
     device, why = _device(executor)
     guesses = {"device": why} if why else {}
-    memory = executor.mem_per_worker or (getattr(provider, "mem_per_node", None) or 0) / gcds
+    of_node = getattr(provider, "mem_per_node", None) or 0.0
+    memory = 0.9 * (executor.mem_per_worker or of_node / gcds)
     if device != "cpu" or not memory:
-        memory = each * _MEMORY_OF_CORE if device == "cpu" else _MEMORY_OF_ACCELERATOR
+        memory = each * _GUESSED_GIB["core"] if device == "cpu" else _GUESSED_GIB["accelerator"]
         guesses["memory_gib"] = (
             f"the file does not give the memory of a GCD: {memory:g} GiB is a guess; write nine "
             "tenths of what `site check` prints as `node: {memory_gib: …}` in a site.yaml"
@@ -236,13 +235,12 @@ def _device(executor: Any) -> tuple[Device, str]:
     asked = [getattr(provider, of, "") for of in ("scheduler_options", "select_options")]
     if not names and "gpu" not in " ".join(asked).lower():
         return "cpu", ""
-    if any("." in name for name in names):
-        return "xpu", ""  # tiles of a card, as Level Zero names them
     import torch  # takes seconds
 
-    kinds: tuple[Device, ...] = ("hip", "cuda", "xpu")
+    kinds: tuple[Device, ...] = ("xpu", "hip", "cuda")
     for kind in kinds:
-        if getattr(torch.version, kind, None):
+        # Level Zero names the tiles of a card 0.0 and 0.1.
+        if getattr(torch.version, kind, None) or (kind == "xpu" and any("." in n for n in names)):
             return kind, ""
     return "cuda", (
         "neither the file nor torch as installed here tells the accelerators: `cuda` is assumed; "
@@ -252,8 +250,7 @@ def _device(executor: Any) -> tuple[Device, str]:
 
 def _is_here(provider: Any) -> bool:
     """Return whether the workers run on this host."""
-    alone = (SingleNodeLauncher, SimpleLauncher)
-    return isinstance(provider, LocalProvider) and isinstance(provider.launcher, alone)
+    return isinstance(provider, LocalProvider) and isinstance(provider.launcher, _ON_ONE_NODE)
 
 
 def _address(executor: Any, run: Options) -> Callable[[], str | None]:

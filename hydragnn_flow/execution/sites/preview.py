@@ -62,7 +62,7 @@ def preview(site: Site) -> Preview:
     return Preview(config, *_block(make().executors[0]), note)
 
 
-def replaced(own: Any, ours: Any) -> list[tuple[str, str, str]]:
+def replaced(own: Any, ours: Any) -> list[dict[str, str]]:
     """List the arguments of a user's own executor, and of its provider, that have other values.
 
     Parameters
@@ -72,7 +72,7 @@ def replaced(own: Any, ours: Any) -> list[tuple[str, str, str]]:
 
     Returns
     -------
-    list of tuple
+    list of dict
         Name, value in the user's file, and value here.
     """
     rows = [("interchange_launch_cmd", "interchange.py", f"python -m {interchange.__name__}")]
@@ -81,7 +81,7 @@ def replaced(own: Any, ours: Any) -> list[tuple[str, str, str]]:
             before, after = (_words(getattr(each, name)) for each in (one, other))
             if name != "provider" and after not in (before, [_ADDRESS]):
                 rows.append((prefix + name, *_differing(before, after)))
-    return rows
+    return [dict(zip(("argument", "in the file", "here"), row, strict=True)) for row in rows]
 
 
 def _words(value: Any) -> list[str]:
