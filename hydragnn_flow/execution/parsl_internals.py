@@ -24,7 +24,6 @@ from parsl.executors.high_throughput.errors import (
     CommandClientTimeoutError,
     ManagerLost,
 )
-from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
 from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
 from parsl.executors.high_throughput.mpi_resource_management import TaskScheduler
 from parsl.jobs.states import TERMINAL_STATES, JobState

@@ -246,23 +246,17 @@ class Executors:
     def _executor(self, address: str | None, directory: Path) -> HighThroughputExecutor:
         from parsl.executors import HighThroughputExecutor
 
-        from hydragnn_flow.execution.parsl_internals import (
-            DEFAULT_LAUNCH_CMD,
-            WORKER_POOL,
-            BlockIdManagerSelector,
-        )
+        from hydragnn_flow.execution.parsl_internals import WORKER_POOL, BlockIdManagerSelector
 
         nodes = self.options.nodes or 1
         heartbeat = self.options.heartbeat or seconds_between_heartbeats(nodes)
         walltime = self.options.walltime_seconds
-        kept: dict[str, Any] = {"label": "gcd", "launch_cmd": DEFAULT_LAUNCH_CMD}
-        if self.own is not None:
-            parameters = signature(HighThroughputExecutor).parameters
-            kept = {name: getattr(self.own, name) for name in parameters}
+        own = self.own or HighThroughputExecutor(label="gcd", address=address)
+        kept = {name: getattr(own, name) for name in signature(HighThroughputExecutor).parameters}
         ours: dict[str, Any] = {
             "address": address,
             "encrypted": True,
-            "launch_cmd": kept["launch_cmd"].replace(WORKER_POOL, self._worker_pool(directory)),
+            "launch_cmd": own.launch_cmd.replace(WORKER_POOL, self._worker_pool(directory)),
             "max_workers_per_node": len(self.node.gcds),
             "cores_per_worker": 1e-6,  # so that the number of workers above counts
             # Trainer processes bind themselves: Parsl sets the variables of all vendors at once,
