@@ -441,8 +441,9 @@ def _module_of(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
     with _loading(path):
+        text = path.read_text(encoding="utf-8")
         # Only a file that imports Parsl waits for that.
-        if re.search(r"^\s*(from|import) parsl\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+        if re.search(r"^\s*(from|import) parsl\b", text, re.M) and "def site(" not in text:
             from hydragnn_flow.execution.parsl_internals import as_published
 
             with as_published():
