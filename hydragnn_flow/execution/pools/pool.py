@@ -77,8 +77,9 @@ class Pool:
         _check_name(site, directory)
         check_descriptors(site.name, site.nodes)
         self._config = config = site.parsl_config(directory)
-        if [*map(type, config.executors)] != [HighThroughputExecutor]:
-            kinds = ", ".join(type(executor).__name__ for executor in config.executors)
+        executor = config.executors[0]
+        if len(config.executors) > 1 or not isinstance(executor, HighThroughputExecutor):
+            kinds = ", ".join(type(one).__name__ for one in config.executors)
             raise InputError(
                 f"site {site.name}: its Parsl configuration has {kinds}; it needs one "
                 "HighThroughputExecutor"
@@ -89,7 +90,7 @@ class Pool:
         self._scheduler_thread = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
         self._blocks = Blocks(
-            *(site.name, ParslExecutor(site.name, config.executors[0]), self._scheduler_thread),
+            *(site.name, ParslExecutor(site.name, executor), self._scheduler_thread),
             *(len(site.node.gcds), first_state, site.ends),
         )
         self._health, self._bad_nodes = NodeHealth(), remembered_nodes(directory.parent)
