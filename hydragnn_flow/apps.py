@@ -14,9 +14,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from parsl import python_app
-from parsl.executors.base import ParslExecutor
-from parsl.executors.errors import InvalidResourceSpecification
-from parsl.serialize import deserialize, pack_apply_message
 
 from hydragnn_flow.campaign import CampaignSummary, load_campaign, run_campaign
 from hydragnn_flow.config import RunConfig
@@ -24,6 +21,13 @@ from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Sending, Task
+from hydragnn_flow.execution.parsl_internals import (
+    IN_A_THREAD,
+    InvalidResourceSpecification,
+    ParslExecutor,
+    deserialize,
+    pack_apply_message,
+)
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.shared import Share, SharedPool
 from hydragnn_flow.placement import place
@@ -205,7 +209,7 @@ class SiteExecutor(ParslExecutor):
         return None
 
 
-@python_app(executors=["_parsl_internal"])  # the driver: a thread of this process
+@python_app(executors=[IN_A_THREAD])
 def campaign_app(
     config: str | Path | RunConfig | ObjectiveConfig,
     site: Site,

@@ -17,6 +17,8 @@ import parsl.config
 from parsl.addresses import address_by_interface
 from parsl.app.errors import RemoteExceptionWrapper
 from parsl.dataflow.rundirs import make_rundir
+from parsl.executors.base import ParslExecutor
+from parsl.executors.errors import InvalidResourceSpecification
 from parsl.executors.execute_task import execute_task
 from parsl.executors.high_throughput import executor, interchange, process_worker_pool
 from parsl.executors.high_throughput.errors import (
@@ -31,11 +33,13 @@ from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.providers import SlurmProvider
 from parsl.providers.errors import SubmitException
-from parsl.serialize import pack_apply_message, serialize
+from parsl.serialize import deserialize, pack_apply_message, serialize
 from parsl.utils import setproctitle
 
 WORKER_POOL = "process_worker_pool.py"
 """Program of Parsl's workers, in the launch command of an executor."""
+IN_A_THREAD = "_parsl_internal"
+"""Label of the executor whose apps run in threads of the script, in every `DataFlowKernel`."""
 
 
 class Sbatch(SlurmProvider):

@@ -16,9 +16,11 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     request
         ``task``: function and arguments, serialised by Parsl and encoded as base64.
     """
-    from parsl.app.errors import RemoteExceptionWrapper
-    from parsl.executors.execute_task import execute_task
-    from parsl.serialize import serialize
+    from hydragnn_flow.execution.parsl_internals import (
+        RemoteExceptionWrapper,
+        execute_task,
+        serialize,
+    )
 
     raised = False
     try:
