@@ -37,8 +37,12 @@ def is_faster(network: NetworkConfig) -> bool:
         and architecture.global_attn_engine is None
         and training.precision == "fp32"
         and not training.conv_checkpointing  # which inductor would undo
-        and shutil.which(os.environ.get("CXX", "g++")) is not None
+        and _has_compiler()
     )
+
+
+def _has_compiler() -> bool:
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def compiled(compute: Compute, cache: Path) -> Compute:
@@ -51,7 +55,14 @@ def compiled(compute: Compute, cache: Path) -> Compute:
         else that it reads is constant.
     cache
         Folder in which compiled kernels are kept, for other processes too.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no C++ compiler.
     """
+    if not _has_compiler():
+        raise RuntimeError("no C++ compiler: install g++ on the nodes, or name another in CXX")
     # Each takes a second to import.
     from torch._guards import TracingContext
     from torch._guards import tracing as tracing_of_torch

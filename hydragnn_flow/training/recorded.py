@@ -166,9 +166,9 @@ class RecordedSteps:
         self._same = None if precision is None else _SAME[precision]
         self._recorder, self._cache = recorder, cache
         self.reason = ""
-        """Reason why steps are no longer replayed; empty as long as they are."""
+        """Reason why steps are ordinary ones from now on; empty as long as they are not."""
         self.replayed = 0
-        """Number of gradients and evaluations of a batch that were replayed."""
+        """Number of gradients and evaluations of a batch that were replayed or compiled."""
         # Learning rate, weight of the average, and numbers of graphs and atoms of a step.
         self._settings = torch.zeros(4, device=device)
         rate, average.weight, *counts = self._settings.unbind()
@@ -404,7 +404,7 @@ class RecordedSteps:
     def _refuse(self, reason: str) -> None:
         self.reason = reason.partition("\n")[0]
         self.forget()
-        _logger.warning("training steps are not replayed: %s", self.reason)
+        _logger.warning("training steps are not replayed or compiled: %s", self.reason)
 
 
 def _told(error: BaseException) -> str:

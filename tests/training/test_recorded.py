@@ -1,9 +1,7 @@
 """Steps that are replayed from a recording: on a CPU, as a trace of all that torch computes."""
 
-import importlib
 import itertools
 import math
-import pkgutil
 import sys
 
 import numpy as np
@@ -14,9 +12,8 @@ from segment_cases import make_spec, network_with
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_flow.data import write_store
-from hydragnn_flow.models import branches, mpnn
-from hydragnn_flow.models.kernels import multilinear, neighbour_sums, spline
-from hydragnn_flow.models.mpnn import dimenet
+from hydragnn_flow.models.kernels import spline
+from hydragnn_flow.models.kernels.multilinear import tracing
 from hydragnn_flow.training import recorded
 from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.distributed import World
@@ -101,23 +98,9 @@ def one_size(monkeypatch):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """The kernels that accelerators take, which read no number on the host."""
-    monkeypatch.setattr(multilinear, "EDGES_AT_A_TIME", 1 << 60)
     monkeypatch.setattr(spline, "longest_bag", lambda device: 64)
-
-    def in_order(geometry, heads=1):
-        receivers, edges = torch.sort(geometry.receiver, stable=True)
-        senders = geometry.sender.index_select(0, edges)
-        return neighbour_sums.NeighbourSums(edges, senders, receivers, geometry.n_atoms, heads)
-
-    for found in pkgutil.iter_modules(mpnn.__path__, f"{mpnn.__name__}."):
-        module = importlib.import_module(found.name)
-        if hasattr(module, "neighbour_sums"):
-            monkeypatch.setattr(module, "neighbour_sums", in_order)
-    table = dimenet.edge_table
-    monkeypatch.setattr(
-        dimenet, "edge_table", lambda atoms, n, *, countable: table(atoms, n, countable=False)
-    )
-    monkeypatch.setattr(branches, "_check_range", lambda *arguments: None, raising=False)
+    with tracing():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ TRAINING, EVALUATION = "training", "evaluation"
 _WORTH_IT = 16
 # Least speed of compiled over ordinary steps, and the number of edges that take ordinary steps as
 # long as it takes to compile the kernels of one size.
-_FASTER, _COMPILED = 1.3, 5e7
+_FASTER, _COMPILED = 1.5, 5e7
 
 
 class Size(NamedTuple):
