@@ -514,9 +514,7 @@ class Context:
                 tell(_logger, told, *values)
             if (why := result.not_replayed) and why not in self._not_replayed:
                 self._not_replayed.add(why)
-                told = (
-                    "%s %d, and perhaps others, took steps neither replayed nor compiled: %s"
-                )
+                told = "%s %d, and perhaps others, took steps neither replayed nor compiled: %s"
                 tell(_logger, told, result.kind, result.number, why)
         now = self.clock.monotonic()
         if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:

@@ -547,6 +547,7 @@ class Trainer:
         """Compile the gradient of each size to compile, with the first batch that has it."""
         if self.recorded is None or not self._to_compile:
             return
+        self.model.train()
         pieces, largest, done = self._pieces(0, 0)[0], self._largest, set[Size]()
         for piece, rows in zip(pieces, rows_of(self.train, pieces), strict=True):
             own = int(rows[0]), int(rows[1]), int(rows[2])

@@ -19,9 +19,8 @@ TRAINING, EVALUATION = "training", "evaluation"
 """Purposes of batches, each of which has sizes of its own."""
 # Fewest batches for each size, as its recording takes the time of four or five ordinary steps.
 _WORTH_IT = 16
-# Least speed of compiled over ordinary steps, and the number of edges that take ordinary steps as
-# long as it takes to compile the kernels of one size.
-_FASTER, _COMPILED = 1.5, 5e7
+# Number of edges that take ordinary steps longer than it takes to compile the kernels of one size.
+_COMPILED = 5e7
 
 
 class Size(NamedTuple):
@@ -78,10 +77,15 @@ def choose_sizes(batches: Ints, largest: int, number: int, most: int = 6) -> lis
     return sorted(sizes, key=lambda size: size.edges)
 
 
-def sizes_to_compile(batches: Ints, largest: int, number: int) -> list[Size]:
+def sizes_to_compile(batches: Ints, largest: int, number: int, speed: float = 1.5) -> list[Size]:
     """Choose the sizes whose compiled kernels save the most time; none if they save none.
 
-    The parameters are those of :func:`choose_sizes`.
+    Parameters
+    ----------
+    batches, largest, number
+        Batches to come, as in :func:`choose_sizes`.
+    speed
+        Speed of compiled over ordinary steps of the same size.
     """
     if not len(batches):
         return []
@@ -92,7 +96,7 @@ def sizes_to_compile(batches: Ints, largest: int, number: int) -> list[Size]:
         sizes = choose_sizes(batches, largest, number, most)
         edges = np.array([size.edges for size in sizes])
         filled = edges[np.searchsorted(edges, own).clip(max=len(edges) - 1)] if sizes else own
-        cost = float(filled.sum()) * each / _FASTER + _COMPILED * len(sizes)
+        cost = float(filled.sum()) * each / speed + _COMPILED * len(sizes)
         if cost < least:
             best, least = sizes, cost
     return best
