@@ -545,7 +545,7 @@ class Trainer:
 
     def _compile(self) -> None:
         """Compile the gradient of each size to compile, with the first batch that has it."""
-        if self.recorded is None or not self._to_compile:
+        if self.recorded is None or not self._to_compile or self.is_finished:
             return
         self.model.train()
         pieces, largest, done = self._pieces(0, 0)[0], self._largest, set[Size]()

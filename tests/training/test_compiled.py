@@ -23,14 +23,14 @@ SETTINGS = {
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The folder of compiled kernels, of this test alone."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
+    """The run directory's folder of compiled kernels."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "to be put back")
+    return tmp_path / "compiled"
 
 
 def trainer_of(folder, store, compile, **changes):
     network = network_with(**{**SETTINGS, "Training__compile": compile, **changes})
-    spec = make_spec(folder, store, EPOCHS, network=network)
+    spec = make_spec(folder, store, EPOCHS, network=network, run_directory=str(folder.parent))
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
@@ -58,6 +58,7 @@ def test_compiled_steps_are_those_that_are_computed(
 
     # Another process would find the kernels; and a training that was stopped ends as it would have.
     kernels = sorted(cache.rglob("*.so"))
+    assert kernels
     stops = iter([False] * 6 + [True])
     with pytest.raises(Stopped):
         trainer_of(tmp_path / "again", alloy_store, True, **changes).run(lambda: next(stops))
