@@ -9,7 +9,7 @@ HydraGNN's by its own ``train``, called once for all steps of a turn, ours as th
 with clipping of the gradient, averaging of the weights and looks at the loss. HydraGNN is spared
 the DDP in which its examples put a model for one process too, and the neighbour search of its
 SchNet. Without a checkout of HydraGNN our own figures remain in the file; `benchmarks/README.md`
-says how to get one.
+says how to get one. With ``--compiled`` a third side takes our steps with their gradient compiled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turns import Turns, take_turns
 from hydragnn_flow import GraphStore, InputError
 from hydragnn_flow.training.memory import keep_freed_memory
 
-OURS, THEIRS = "ours", "HydraGNN"
+OURS, COMPILED, THEIRS = "ours", "ours, compiled", "HydraGNN"
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,27 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Speed of ours over the other side's; None without it."""
-        if THEIRS not in self.training.seconds:
+        return self.over(OURS, THEIRS)
+
+    def over(self, name: str, other: str) -> float | None:
+        """Speed of one side over another's; None without both."""
+        if not {name, other} <= self.training.seconds.keys():
             return None
-        return self.training.ratio(OURS, THEIRS).value
+        return self.training.ratio(name, other).value
 
 
 def measure(
-    case: Case, store: Path, rounds: int, seconds: float, hydragnn: Path | None, left_out: list[str]
+    case: Case,
+    store: Path,
+    rounds: int,
+    seconds: float,
+    hydragnn: Path | None,
+    names: list[str],
+    left_out: list[str],
 ) -> Row:
-    """Measure whichever sides there are."""
+    """Measure the sides."""
     turns = {}
-    for name in [OURS, THEIRS] if hydragnn else [OURS]:
+    for name in names:
         try:
             side = build(name, store, case, hydragnn)
             turns[name] = partial(_turn, side.train, seconds)
@@ -70,8 +80,8 @@ def measure(
 
 def build(name: str, store: Path, case: Case, hydragnn: Path | None) -> Side:
     """Make one side ready."""
-    if name == OURS or hydragnn is None:
-        return Ours(store, case, BATCH)
+    if name != THEIRS or hydragnn is None:
+        return Ours(store, case, BATCH, compiled=name == COMPILED)
     split = GraphStore.open(store)["trainset"]
     graphs = [split[index] for index in range(len(split))]
     return HydraGNNModel(hydragnn, graphs, network(case))
@@ -88,12 +98,19 @@ def table(rows: list[Row]) -> Table:
     return Table(["", *types], cells, "training", "Our training steps over HydraGNN's")
 
 
+def table_of_compiled(rows: list[Row]) -> Table:
+    """Ratios of compiled over ordinary steps."""
+    cells: list[list[Cell]] = [[row.case.name, row.over(COMPILED, OURS)] for row in rows]
+    return Table(["", "ratio"], cells, "compiled", "Our compiled steps over ordinary ones")
+
+
 def main(
     hydragnn: Annotated[
         Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help=f"Types, of {', '.join(TARGETS)}.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="Heads, forces, or both.")] = None,
+    compiled: Annotated[bool, typer.Option("--compiled", help="Compiled steps too.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A step or two of each.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
@@ -101,6 +118,7 @@ def main(
     torch.set_num_threads(1)
     keep_freed_memory()
     rounds, seconds, batches = (1, 0.01, 2) if quick else (5, 1.0, 4)
+    names = [OURS, *([COMPILED] if compiled else []), *([THEIRS] if hydragnn else [])]
     run = Run("models", ["numpy", "torch", "torch-geometric"], quick=quick)
     left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
     rows = []
@@ -108,10 +126,10 @@ def main(
         for case in cases(only or list(TARGETS), [mode] if mode else list(MODES)):
             say(case.name)
             store = write_alloys(Path(folder), batches * BATCH, case)
-            rows.append(measure(case, store, rounds, seconds, hydragnn, left_out))
+            rows.append(measure(case, store, rounds, seconds, hydragnn, names, left_out))
     missed = [r.case.name for r in rows if r.ratio and r.ratio < TARGETS[r.case.mpnn_type]]
     run.end(
-        [table(rows)],
+        [table(rows), *([table_of_compiled(rows)] if compiled else [])],
         json,
         remarks=[
             *([f"targets missed: {'; '.join(missed)}"] if missed else []),

@@ -337,9 +337,10 @@ class TrainingOutcome:
     spent_joules: float = 0.0
     """Energy of these earlier segments [J]."""
     replayed: int = 0
-    """Number of gradients and evaluations of a batch that the device replayed from recordings."""
+    """Number of gradients and evaluations of a batch that were replayed from recordings, or on a
+    CPU compiled."""
     not_replayed: str = ""
-    """Reason why the device could not replay steps; empty if it did, or steps are not recorded."""
+    """Reason why steps could not be replayed or compiled; empty if they were, or need not be."""
     started: float = 0.0
     """Unix time at which the segment started [s]."""
     ended: float = 0.0

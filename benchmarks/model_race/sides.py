@@ -53,6 +53,8 @@ class Ours:
         Graphs in a step.
     device
         Where to compute; the batches are there.
+    compiled
+        Whether the gradient is.
 
     Raises
     ------
@@ -61,9 +63,16 @@ class Ours:
     """
 
     def __init__(
-        self, store: Path, case: Case, batch_size: int, device: torch.device = CPU
+        self,
+        store: Path,
+        case: Case,
+        batch_size: int,
+        device: torch.device = CPU,
+        *,
+        compiled: bool = False,
     ) -> None:
         section = network(case, batch_size)
+        section["Training"]["compile"] = compiled
         spec = SegmentSpec(
             kind="trial",
             number=0,

@@ -230,7 +230,7 @@ class Context:
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
-    # Reasons for which GPUs do not replay steps, each told once.
+    # Reasons for which steps are not replayed or compiled, each told once.
     _not_replayed: set[str] = field(init=False, default_factory=set)
     validation: Validation = field(init=False)
     """Validation of each epoch, with the errors of a trivial predictor, computed once."""
@@ -514,7 +514,7 @@ class Context:
                 tell(_logger, told, *values)
             if (why := result.not_replayed) and why not in self._not_replayed:
                 self._not_replayed.add(why)
-                told = "%s %d, and perhaps others, computed steps that the GPU did not replay: %s"
+                told = "%s %d, and perhaps others, took steps neither replayed nor compiled: %s"
                 tell(_logger, told, result.kind, result.number, why)
         now = self.clock.monotonic()
         if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:

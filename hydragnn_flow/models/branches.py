@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import GraphBatch
+from hydragnn_flow.models.kernels.multilinear import on_host
 
 BRANCH_KEY = "dataset_name"
 """HydraGNN's key with the index of a graph's branch (heads of one data set)."""
@@ -43,7 +44,7 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
             f"that says to which each belongs; predict from a store whose graphs have it"
         )
     branch = number.reshape(-1).long()
-    if branch.device.type == "cpu":
+    if on_host(branch.device):
         _check_range(branch, n_branches)
     return branch
 

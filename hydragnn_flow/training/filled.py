@@ -203,4 +203,6 @@ def _level(name: str, manifest: Manifest) -> str | None:
         return "edge"
     if name in _OF_ATOMS:
         return "node"
-    return None if key.rows is None or "index" in name else "graph"
+    # Edges have rows of each graph too, if all graphs have as many, but are filled on their own.
+    of_graphs = key.rows is not None and name != "edge_shifts" and "index" not in name
+    return "graph" if of_graphs else None

@@ -16,12 +16,14 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
+from hydragnn_flow.training.compiled import Compute, compiled
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.filled import FilledBatch, Filler
 from hydragnn_flow.training.loading import moved, sent
@@ -37,6 +39,24 @@ _SAME = {"fp32": 1e-3, "fp64": 1e-6, "bf16": 0.05}
 
 
 _stream: Any = lru_cache(torch.cuda.Stream)
+
+
+class Recorder(Protocol):
+    """Recorder of functions that read and write tensors in place."""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that does the same as ``function``, which has been called before."""
+
+
+class Caller:
+    """Recorder of a device that cannot replay: compiled functions are called again."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return ``function``."""
+        return function
 
 
 class GraphRecorder:
@@ -72,7 +92,7 @@ class GraphRecorder:
         return replay
 
 
-RECORDERS: dict[str, Callable[[torch.device], GraphRecorder]] = {"cuda": GraphRecorder}
+RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": GraphRecorder}
 """Recorders by type of device; torch calls AMD's devices `cuda` too."""
 
 
@@ -121,6 +141,8 @@ class RecordedSteps:
         Maker of filled batches.
     precision
         `Training.precision`, which says how well gradients agree; None if they are random.
+    cache
+        Folder of compiled kernels; None if gradients are not compiled.
     """
 
     def __init__(
@@ -132,20 +154,21 @@ class RecordedSteps:
         weights: Sequence[Tensor],
         device: torch.device,
         world: World,
-        recorder: GraphRecorder,
+        recorder: Recorder,
         filler: Filler,
         *,
         precision: str | None,
+        cache: Path | None,
     ) -> None:
         self._loss_of, self._update_weights, self._average = loss, update, average
         self._weights, self._device, self._world = list(weights), device, world
         self._filler = filler
         self._same = None if precision is None else _SAME[precision]
-        self._recorder = recorder
+        self._recorder, self._cache = recorder, cache
         self.reason = ""
-        """Reason why steps are no longer replayed; empty as long as they are."""
+        """Reason why steps are ordinary ones from now on; empty as long as they are not."""
         self.replayed = 0
-        """Number of gradients and evaluations of a batch that were replayed."""
+        """Number of gradients and evaluations of a batch that were replayed or compiled."""
         # Learning rate, weight of the average, and numbers of graphs and atoms of a step.
         self._settings = torch.zeros(4, device=device)
         rate, average.weight, *counts = self._settings.unbind()
@@ -188,8 +211,7 @@ class RecordedSteps:
         rate
             Learning rate of the step.
         """
-        numbers = [rate, self._average.next_weight(), counts.graphs, counts.atoms]
-        self._settings.copy_(sent(torch.tensor(numbers), self._device), non_blocking=True)
+        self._set(rate, self._average.next_weight(), counts)
         for group in () if self._records_update else self._groups:
             group["lr"] = rate
         for batch in batches:
@@ -202,13 +224,31 @@ class RecordedSteps:
         loss, norm = self._taken.clone().unbind()
         return loss, norm
 
+    def prepare(self, filled: FilledBatch) -> None:
+        """Compile and record the gradient of a batch's size, before steps are timed."""
+        self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
+        self._add_filled(filled)
+        torch._foreach_zero_([self._loss, self._gradient])
+
+    def _set(self, rate: float, weight: float, counts: Counts) -> None:
+        """Send the settings of a step to the device."""
+        numbers = torch.tensor([rate, weight, counts.graphs, counts.atoms])
+        self._settings.copy_(sent(numbers, self._device), non_blocking=True)
+
     def _add(self, batch: Batch) -> None:
         """Add the loss of a batch on the device, and its gradient, to those of the step."""
+        self._add_up(self._gradient_of(batch))
+
+    def _gradient_of(self, batch: Batch) -> list[Tensor]:
+        """Compute the loss of a batch on the device, and its gradient by each of the weights."""
         loss = self._loss_of(batch, self._counts)
         # Not backward(), which remembers the streams of earlier steps and so ends a recording.
-        gradients = torch.autograd.grad(loss, self._weights)
+        return [loss.detach(), *torch.autograd.grad(loss, self._weights)]
+
+    def _add_up(self, found: list[Tensor]) -> None:
+        loss, *gradients = found
         torch._foreach_add_(self._gradients, gradients)
-        self._loss.add_(loss.detach())
+        self._loss.add_(loss)
 
     def _add_filled(self, filled: FilledBatch) -> None:
         if not self._is_replayed(self._places, filled, partial(self._recorded, filled)):
@@ -322,12 +362,26 @@ class RecordedSteps:
 
         try:
             expected = found(lambda: self._add(moved(filled.own, self._device)))
-            self._add(place.batch)
-            place.replay = self._recorder.record(lambda: self._add(place.batch))
+            compute: Compute = partial(self._gradient_of, place.batch)
+            if self._cache is not None:
+                compute = self._compiled(compute, self._cache)
+            compute()
+            place.replay = self._recorder.record(lambda: self._add_up(compute()))
             same = found(place.replay)
         finally:
             torch._foreach_copy_(sums, before)
         return max(map(_difference, same, expected))
+
+    def _compiled(self, compute: Compute, cache: Path) -> Compute:
+        """Return a compiled function; the same one if that fails and it is replayed anyway."""
+        try:
+            return compiled(compute, cache)
+        except Exception as error:
+            if isinstance(self._recorder, Caller):
+                raise
+            self._cache = None
+            _logger.warning("training steps are not compiled: %s", _told(error))
+            return compute
 
     def _update(self) -> None:
         if self._replay_update is not None:
@@ -350,7 +404,7 @@ class RecordedSteps:
     def _refuse(self, reason: str) -> None:
         self.reason = reason.partition("\n")[0]
         self.forget()
-        _logger.warning("training steps are not replayed: %s", self.reason)
+        _logger.warning("training steps are not replayed or compiled: %s", self.reason)
 
 
 def _told(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
@@ -27,6 +28,7 @@ from hydragnn_flow.models.model import Model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
+from hydragnn_flow.training.compiled import is_faster
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.filled import FilledBatch, Filler
 from hydragnn_flow.training.loading import moved, on_device
@@ -43,9 +45,22 @@ from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
-from hydragnn_flow.training.plan.sizes import EVALUATION, TRAINING, choose_sizes, rows_of
+from hydragnn_flow.training.plan.sizes import (
+    EVALUATION,
+    TRAINING,
+    Size,
+    choose_sizes,
+    rows_of,
+    sizes_to_compile,
+)
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
-from hydragnn_flow.training.recorded import RECORDERS, GraphRecorder, RecordedSteps, replays_wanted
+from hydragnn_flow.training.recorded import (
+    RECORDERS,
+    Caller,
+    RecordedSteps,
+    Recorder,
+    replays_wanted,
+)
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 
@@ -108,6 +123,7 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         freeze(model, spec.start.frozen)
+        self._to_compile = self._sizes_to_compile()
         recorder = self._recorder_for(model)
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
@@ -196,6 +212,7 @@ class Trainer:
         Stopped
             If ``should_stop`` returned true or the deadline has come; progress is saved.
         """
+        self._compile()
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.driver.site_gcds / SAVES_PER_SECOND,
@@ -502,13 +519,51 @@ class Trainer:
         monitor.saved(time.monotonic() - start)
 
     @property
+    def _largest(self) -> int:
+        """Number of atoms of the largest graph."""
+        return max(int(split.n_atoms.max()) for split in (self.train, self.val))
+
+    @property
+    def _cache(self) -> Path:
+        """Folder of compiled kernels, one for the whole run."""
+        return Path(self.spec.driver.run_directory or self.spec.directory) / "compiled"
+
+    @property
     def _divides(self) -> bool:
         """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
-    def _recorder_for(self, model: nn.Module) -> GraphRecorder | None:
+    def _sizes_to_compile(self) -> list[Size]:
+        """Choose the sizes of batches whose gradient is compiled; the same ones after a restart."""
+        wanted, number = self.settings.compile, self.spec.epochs.until_epoch
+        on_cpu = self.device.type == "cpu"
+        if not wanted or (wanted == "auto" and not (on_cpu and is_faster(self.spec.network))):
+            return []
+        pieces, steps = self._pieces(0, 0)
+        rows = rows_of(self.train, pieces), self._largest, number * steps
+        return choose_sizes(*rows, most=1) if wanted is True else sizes_to_compile(*rows)
+
+    def _compile(self) -> None:
+        """Compile the gradient of each size to compile, with the first batch that has it."""
+        if self.recorded is None or not self._to_compile or self.is_finished:
+            return
+        self.model.train()
+        pieces, largest, done = self._pieces(0, 0)[0], self._largest, set[Size]()
+        for piece, rows in zip(pieces, rows_of(self.train, pieces), strict=True):
+            own = int(rows[0]), int(rows[1]), int(rows[2])
+            size = next((size for size in self._to_compile if size.holds(*own, largest)), None)
+            if size is not None and size not in done:
+                done.add(size)
+                filled = self._filled(TRAINING, self.train.batch(piece))
+                if filled is not None:
+                    self.recorded.prepare(filled)
+
+    def _recorder_for(self, model: nn.Module) -> Recorder | None:
         """Return the device's recorder; None if the steps of a network cannot be replayed there."""
         make = RECORDERS.get(self.device.type)
+        # Ranks of a CPU might decide differently, but have to exchange gradients in one way.
+        if make is None and self._to_compile and self.world.size == 1:
+            make = Caller
         if make is None or not self.may_record or not replays_wanted():
             return None
         # The root of a mean over ranks is exchanged within the loss.
@@ -520,26 +575,37 @@ class Trainer:
             return None
         return make(self.device)
 
-    def _recorded(self, recorder: GraphRecorder) -> RecordedSteps:
+    def _pieces(self, epoch: int, start: int) -> tuple[list[NDArray[np.int64]], int]:
+        """Return graphs of this rank's micro-batches, of an epoch's first steps; number of steps.
+
+        ``start`` is the number of graphs that were drawn in earlier epochs.
+        """
+        plan = self.epochs.plan(epoch, start, self.budget)
+        mine = [step.of_rank(self.world.rank) for step in next(plan.windows(), [])]
+        most = self.settings.accumulation_steps
+        pieces = [piece for graphs in mine for piece in np.array_split(graphs, most)]
+        return [piece for piece in pieces if len(piece)], plan.steps
+
+    def _recorded(self, recorder: Recorder) -> RecordedSteps:
         """Prepare to record the steps of this training."""
         left = self.spec.epochs.until_epoch - self.progress.epoch
-        most = self.settings.accumulation_steps
-        plan = self.epochs.plan(self.progress.epoch, self.progress.start, self.budget)
-        mine = [step.of_rank(self.world.rank) for step in next(plan.windows(), [])]
-        pieces = [piece for graphs in mine for piece in np.array_split(graphs, most)]
-        read = [step.of_rank(self.world.rank) for step in self._steps_in_order(self.val)]
-        largest = max(int(split.n_atoms.max()) for split in (self.train, self.val))
-        sizes = {
-            TRAINING: choose_sizes(rows_of(self.train, pieces), largest, left * plan.steps),
-            EVALUATION: choose_sizes(rows_of(self.val, read), largest, left * len(read)),
-        }
+        sizes = {TRAINING: self._to_compile}
+        if not self._to_compile:
+            pieces, steps = self._pieces(self.progress.epoch, self.progress.start)
+            rows = rows_of(self.train, pieces)
+            sizes[TRAINING] = choose_sizes(rows, self._largest, left * steps)
+        if not isinstance(recorder, Caller):
+            read = [step.of_rank(self.world.rank) for step in self._steps_in_order(self.val)]
+            rows = rows_of(self.val, read)
+            sizes[EVALUATION] = choose_sizes(rows, self._largest, left * len(read))
         encoder: Any = self.model.encoder
         random = getattr(self.spec.network.Architecture, "dropout", 0.0) > 0
         return RecordedSteps(
             *(partial(self._loss_of, self.model), self.update, self.optimizer, self.average),
             *(self.parallel.weights, self.device, self.world, recorder),
-            Filler(self.manifest, self.loss.targets, 2.0 * encoder.cutoff, sizes, largest),
+            Filler(self.manifest, self.loss.targets, 2.0 * encoder.cutoff, sizes, self._largest),
             precision=None if random else self.settings.precision,
+            cache=self._cache if self._to_compile else None,
         )
 
     def _filled(self, purpose: str, batch: Batch) -> FilledBatch | None:

@@ -1,9 +1,7 @@
 """Steps that are replayed from a recording: on a CPU, as a trace of all that torch computes."""
 
-import importlib
 import itertools
 import math
-import pkgutil
 import sys
 
 import numpy as np
@@ -13,9 +11,9 @@ from device_cases import HEADS, NETWORKS, write_labelled
 from segment_cases import make_spec, network_with
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hydragnn_flow.models import branches, mpnn
-from hydragnn_flow.models.kernels import multilinear, neighbour_sums, spline
-from hydragnn_flow.models.mpnn import dimenet
+from hydragnn_flow.data import write_store
+from hydragnn_flow.models.kernels import spline
+from hydragnn_flow.models.kernels.multilinear import tracing
 from hydragnn_flow.training import recorded
 from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.distributed import World
@@ -100,23 +98,9 @@ def one_size(monkeypatch):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """The kernels that accelerators take, which read no number on the host."""
-    monkeypatch.setattr(multilinear, "EDGES_AT_A_TIME", 1 << 60)
     monkeypatch.setattr(spline, "longest_bag", lambda device: 64)
-
-    def in_order(geometry, heads=1):
-        receivers, edges = torch.sort(geometry.receiver, stable=True)
-        senders = geometry.sender.index_select(0, edges)
-        return neighbour_sums.NeighbourSums(edges, senders, receivers, geometry.n_atoms, heads)
-
-    for found in pkgutil.iter_modules(mpnn.__path__, f"{mpnn.__name__}."):
-        module = importlib.import_module(found.name)
-        if hasattr(module, "neighbour_sums"):
-            monkeypatch.setattr(module, "neighbour_sums", in_order)
-    table = dimenet.edge_table
-    monkeypatch.setattr(
-        dimenet, "edge_table", lambda atoms, n, *, countable: table(atoms, n, countable=False)
-    )
-    monkeypatch.setattr(branches, "_check_range", lambda *arguments: None, raising=False)
+    with tracing():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +245,23 @@ def test_labels_that_no_integer_could_mark_as_padding(alloy_store):
     assert made.layout.batch(made.memory).energy.tolist() == [3, 4, math.inf, math.inf]
     other = Filler(manifest, ["forces"], 8.0, {}, 16).filled(batch, Size(4, 60, batch.num_edges))
     assert other.layout.batch(other.memory).energy.tolist() == [3, 4, 3, 3]
+
+
+def test_edges_as_many_in_each_graph_are_filled_like_others(tmp_path, alloy_store):
+    graph = next(iter(alloy_store["trainset"]))
+    store = write_store(
+        tmp_path / "alike.gs",
+        {"trainset": [graph] * 3},
+        targets=alloy_store.manifest.targets,
+        cutoff=alloy_store.manifest.cutoff,
+    )
+    size = Size(4, 4 * graph.num_nodes, 5 * graph.num_edges)
+    made = Filler(store.manifest, ["energy"], 8.0, {}, 16).filled(
+        store["trainset"].batch([0, 1, 2]), size
+    )
+    there = made.layout.batch(made.memory).edge_shifts
+    torch.testing.assert_close(there[: 3 * graph.num_edges], graph.edge_shifts.repeat(3, 1))
+    assert there.tolist()[3 * graph.num_edges :] == [[8.0, 0.0, 0.0]] * (2 * graph.num_edges)
 
 
 def test_graphs_of_one_atom_have_sizes():

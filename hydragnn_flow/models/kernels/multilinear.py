@@ -8,6 +8,8 @@ the first derivative by each operand is enough for derivatives of any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ EDGES_AT_A_TIME = 2048
 Form = Callable[[int, list[Any]], Tensor]
 """Function that returns the derivative of a multilinear form by one operand. Its arguments are the
 index of this operand, and the list of all operands, in which this operand's entry is None."""
+
+_traced = ContextVar("traced", default=False)
 
 # A private function of torch; without it some unneeded gradients are computed.
 _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
@@ -88,13 +92,32 @@ def needed_gradients(ctx: Any) -> list[bool]:
     ]
 
 
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Context manager: layers on a CPU compute as on an accelerator, so that they can be traced.
+
+    They read no number on the host, and compute all edges at once, as compiled kernels need no
+    slices.
+    """
+    token = _traced.set(True)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+def on_host(device: torch.device) -> bool:
+    """Return whether layers may read numbers from a device at no cost: a CPU, unless traced."""
+    return device.type == "cpu" and not _traced.get()
+
+
 def edge_slices(edges: Tensor) -> Iterator[slice]:
     """Yield slices that together cover the rows of ``edges`` [n_edges, …].
 
     On a CPU the slices are short; on an accelerator there is a single one.
     """
     n = edges.shape[0]
-    step = EDGES_AT_A_TIME if edges.device.type == "cpu" else max(n, 1)
+    step = EDGES_AT_A_TIME if on_host(edges.device) else max(n, 1)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 

@@ -21,7 +21,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry, sum_by
-from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
+from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices, on_host
 
 
 class Bags(NamedTuple):
@@ -158,7 +158,7 @@ def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
     """
     receivers, edges = geometry.receiver, None
     # Checking costs a CPU much less than sorting, but makes an accelerator's host wait.
-    if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):
+    if not on_host(receivers.device) or bool((receivers[1:] < receivers[:-1]).any()):
         receivers, edges = torch.sort(receivers, stable=True)
     senders = geometry.sender if edges is None else geometry.sender.index_select(0, edges)
     if edges is None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.geometry import Geometry, sum_by
+from hydragnn_flow.models.kernels.multilinear import on_host
 from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 from hydragnn_flow.models.layers import BesselBasis, polynomial_envelope, smooth_silu
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
@@ -359,7 +360,7 @@ class DimeNet(MessagePassing):
         """Return functions of the edges' lengths and directions, and tables of edges by atom."""
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
-        countable = lengths.device.type == "cpu"
+        countable = on_host(lengths.device)
         incoming = edge_table(geometry.receiver, geometry.n_atoms, countable=countable)
         outgoing = edge_table(geometry.sender, geometry.n_atoms, countable=countable)
         harmonics = self.harmonics(geometry.directions)

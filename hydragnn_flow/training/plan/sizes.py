@@ -19,6 +19,8 @@ TRAINING, EVALUATION = "training", "evaluation"
 """Purposes of batches, each of which has sizes of its own."""
 # Fewest batches for each size, as its recording takes the time of four or five ordinary steps.
 _WORTH_IT = 16
+# Number of edges that take ordinary steps longer than it takes to compile the kernels of one size.
+_COMPILED = 5e7
 
 
 class Size(NamedTuple):
@@ -73,6 +75,31 @@ def choose_sizes(batches: Ints, largest: int, number: int, most: int = 6) -> lis
             sizes.add(_size_of(ordered[ends[first] : ends[last + 1]], largest))
             last = first - 1
     return sorted(sizes, key=lambda size: size.edges)
+
+
+def sizes_to_compile(batches: Ints, largest: int, number: int, speed: float = 1.5) -> list[Size]:
+    """Choose the sizes whose compiled kernels save the most time; none if they save none.
+
+    Parameters
+    ----------
+    batches, largest, number
+        Batches to come, as in :func:`choose_sizes`.
+    speed
+        Speed of compiled over ordinary steps of the same size.
+    """
+    if not len(batches):
+        return []
+    own, each = batches[:, 2], number / len(batches)
+    best: list[Size] = []
+    least = float(own.sum()) * each
+    for most in range(1, 7):
+        sizes = choose_sizes(batches, largest, number, most)
+        edges = np.array([size.edges for size in sizes])
+        filled = edges[np.searchsorted(edges, own).clip(max=len(edges) - 1)] if sizes else own
+        cost = float(filled.sum()) * each / speed + _COMPILED * len(sizes)
+        if cost < least:
+            best, least = sizes, cost
+    return best
 
 
 def rows_of(split: Sizes, batches: Sequence[Ints]) -> Ints:
