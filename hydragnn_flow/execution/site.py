@@ -28,7 +28,7 @@ from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
 # Options that the command line has too.
-_FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
+_FLAGS = ("account", "partition", "qos", "walltime", "nodes", "blocks")
 
 
 def cores_in(group: str) -> set[int]:
@@ -272,6 +272,8 @@ class Site:
 
     walltime: float = math.inf
     """Time limit of each batch job [s]; infinite if there is none."""
+    priority: str = ""
+    """Sentence on numbers of nodes that the queue prefers, for plans; empty without preference."""
 
     @property
     def gcds(self) -> int:

@@ -17,7 +17,12 @@ PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 _kept: list[object] = []
 # Words in the backends' messages about a broken connection.
-_TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
+_TRANSPORTS = (
+    *("gloo/transport", "Connection closed by peer"),
+    "NCCL error",
+    *("oneCCL: atl_", "atl_status: FAILURE"),  # its transport, and a collective that it failed
+    "TCPStore",
+)
 
 
 @dataclass(frozen=True)
