@@ -19,6 +19,7 @@ from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.workers.rendezvous import SLINGSHOT
+from hydragnn_flow.training.distributed import LIBRARIES
 from hydragnn_flow.training.monitor import EnergyMeter
 from hydragnn_flow.training.recorded import RECORDERS, replays_wanted
 
@@ -147,9 +148,6 @@ def _read(path: str) -> int:
 
 MIB = 64
 """Size of the array that is summed [MiB]."""
-# Libraries by which NCCL and RCCL use Slingshot; RCCL's name depends on its version (OLCF, PyTorch
-# on Frontier).
-_PLUGINS = {"cuda": ("libnccl-net.so",), "hip": ("librccl-net.so", "libnccl-net.so")}
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +198,7 @@ def missing_plugin(device: str) -> str:
     device
         Type of the devices: `cuda`, `hip`, `xpu` or `cpu`.
     """
-    names, said = _PLUGINS.get(device, ()), ""
+    names, said = LIBRARIES[device].plugins, ""
     if names and (given := os.environ.get("NCCL_NET_PLUGIN")):
         names = tuple(
             form for name in given.split(",") for form in (name, f"libnccl-net-{name}.so")

@@ -42,7 +42,7 @@ def test_trainers_and_batch_jobs_get_what_the_pages_say(name, monkeypatch):
     of_the_host = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
     for variable in (*of_the_host, "NCCL_SOCKET_IFNAME", "CCL_KVS_IFACE", "PYTHONUSERBASE"):
         monkeypatch.delenv(variable, raising=False)
-    golden = GOLDEN.read_text(encoding="utf-8").partition(f"[{name}]\n")[2].partition("\n[")[0]
+    golden = GOLDEN.read_text(encoding="utf-8").partition(f"[{name}]\n")[2].partition("\n\n")[0]
     told = [line.rpartition("  # ") for line in golden.splitlines() if line]
     assert [*shown(name)] == [line for line, _, _ in told]
     assert all(page for _, _, page in told), "from which page?"

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from parsl.providers import PBSProProvider, SlurmProvider
 
-_PARSLS = "parsl.gcd."
-"""Beginning of the names that Parsl gives to batch jobs, the same for all runs of all users."""
-
 
 class _Named:
     """Mixin of Parsl's providers: a batch job is named after its run directory and its block."""
@@ -26,11 +23,11 @@ class _Named:
         tasks_per_node
             Number of workers to start on each node.
         job_name
-            Name that Parsl gives to the job.
+            Parsl's name of the job, which ends with the block and is the same for all runs.
         """
         # RUN_DIR/parsl/000/submit_scripts; both batch systems take these characters.
         run = re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.script_dir or "").parts[-4])[:64]
-        name = f"{run}.{job_name.removeprefix(_PARSLS)}"
+        name = f"{run}.{job_name.rpartition('.')[2]}"
         number: str = super().submit(command, tasks_per_node, name)  # type: ignore[misc]
         return number
 
