@@ -20,8 +20,8 @@ _DEVICE_LISTS = {
     "xpu": "ZE_AFFINITY_MASK",
 }
 # oneCCL of ranks that no MPI launcher started (oneCCL, Environment Variables). Aurora's modules set
-# the launcher `pmix`, the transport `mpi` and its store, by which all trainers of a node would take
-# the rank of the agent that started them.
+# the launcher `pmix` and the transport `mpi`. Of oneCCL 2021.17 on CPUs, two such processes ended
+# with an error of MPI by these, and summed arrays by what is here.
 _WITHOUT_MPI = {
     "CCL_PROCESS_LAUNCHER": "none",  # with CCL_LOCAL_RANK and CCL_LOCAL_SIZE, of each gang
     "CCL_ATL_TRANSPORT": "ofi",
@@ -59,9 +59,9 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
     device, interface = _device(node, position), node.interface or LOOPBACK
     # Communication libraries read these once per process, and would otherwise listen on whichever
     # interface they find first. `=` requires this exact name; the user's own choice is kept.
-    name, value = ("NCCL_SOCKET_IFNAME", f"={interface}")
+    name, value = "NCCL_SOCKET_IFNAME", f"={interface}"
     if node.device == "xpu":
-        name, value = ("CCL_KVS_IFACE", interface)
+        name, value = "CCL_KVS_IFACE", interface
     if name not in os.environ:
         variables[name] = value
     if node.device == "hip":
