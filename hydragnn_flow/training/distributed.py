@@ -35,6 +35,7 @@ LIBRARIES = {
     # oneCCL uses libfabric itself; its transport failed, or a collective for that reason.
     "xpu": Library("xccl", ("oneCCL: atl_", "atl_status: FAILURE")),
 }
+"""Communication library of each type of devices."""
 _kept: list[object] = []
 
 

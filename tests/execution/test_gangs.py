@@ -338,8 +338,8 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     monkeypatch.setattr(rendezvous_module, "SLINGSHOT", tmp_path / network)
     monkeypatch.delenv("NCCL_NET", raising=False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)  # as it is set here, for it to be restored
-    for name in ("CCL_LOCAL_RANK", "CCL_LOCAL_SIZE"):
-        monkeypatch.setenv(name, "")
+    for name in ("CCL_LOCAL_RANK", "CCL_LOCAL_SIZE", "FI_PROVIDER", "FI_TCP_IFACE"):
+        monkeypatch.setenv(name, "cxi")
     of_threads = threading.local()
     monkeypatch.setattr(rendezvous_module, "_step", lambda: of_threads.step)
     met = threading.Barrier(2, timeout=60)
@@ -354,6 +354,7 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     with ThreadPoolExecutor(2) as ranks:
         list(ranks.map(run, range(2)))
     assert os.environ.pop("NCCL_NET", None) == net
+    assert os.environ["FI_PROVIDER"] == ("cxi" if net is None else "tcp")
     assert ("the ranks are in 2 job steps" in capsys.readouterr().out) is (net is not None)
 
 

@@ -482,7 +482,6 @@ def priority_of(run: Options, limits: Sequence[Limit], most_aging: int) -> str:
     most_aging
         Maximum number of a user's jobs whose priority grows while they wait.
     """
-
     nodes, blocks = run.nodes or 1, run.blocks or 1
     days = {
         few: next((limit.days for limit in limits if nodes // few <= limit.most), 0)

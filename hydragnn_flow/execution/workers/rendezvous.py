@@ -134,9 +134,11 @@ def rendezvous(
     os.environ["CCL_LOCAL_SIZE"] = str(len(neighbours))
     if len(steps := {step for step, _ in places}) > 1 and SLINGSHOT.exists():
         # Slingshot connects only processes of one job step, which share its VNI. RCCL's plugin does
-        # not know that and would wait for ever.
-        os.environ["NCCL_NET"] = "Socket"
-        print(f"rank {rank}: the ranks are in {len(steps)} job steps, so that NCCL uses sockets")
+        # not know that and would wait for ever. oneCCL takes the provider of libfabric (oneCCL,
+        # Transport Selection).
+        sockets = {"NCCL_NET": "Socket", "FI_PROVIDER": "tcp"}
+        os.environ |= sockets | {"FI_TCP_IFACE": interface or LOOPBACK}
+        print(f"rank {rank}: the ranks are in {len(steps)} job steps, and use sockets")
     yield store
 
 
