@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli", "testing"),
     ("commands",),
-    ("simulation",),
+    ("apps", "simulation"),
     ("campaign",),
     ("report",),
     ("run_directory",),
@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data", "search", "segment"),
     ("config", "placement"),
     ("locks", "plain_files", "processes"),
-    ("energy_counters", "errors", "files", "garbage", "lazy", "log", "versions"),
+    ("energy_counters", "errors", "files", "garbage", "lazy", "lean", "log", "versions"),
 )
 """Rooms from the top floor to the ground."""
 

@@ -18,7 +18,8 @@ if "HOME" not in os.environ:  # without it, ADIOS2 ends the process by a segment
         os.environ["HOME"] = os.devnull
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign import check_paths, load_config, run_campaign
+    from hydragnn_flow.apps import SiteExecutor, campaign_app
+    from hydragnn_flow.campaign import check_paths, load_campaign, load_config, run_campaign
     from hydragnn_flow.config import RunConfig
     from hydragnn_flow.data import GraphStore, write_store
     from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, UncertaintyWatch
@@ -38,11 +39,14 @@ else:
             "GraphStore": "data",
             "InputError": "errors",
             "RunConfig": "config",
+            "SiteExecutor": "apps",
             "StoreError": "errors",
             "UncertaintyExceeded": "errors",
             "UncertaintyWatch": "ensemble",
             "build_model": "models",
+            "campaign_app": "apps",
             "check_paths": "campaign",
+            "load_campaign": "campaign",
             "load_config": "campaign",
             "load_site": "execution",
             "run_campaign": "campaign",
@@ -59,11 +63,14 @@ __all__ = [
     "GraphStore",
     "InputError",
     "RunConfig",
+    "SiteExecutor",
     "StoreError",
     "UncertaintyExceeded",
     "UncertaintyWatch",
     "build_model",
+    "campaign_app",
     "check_paths",
+    "load_campaign",
     "load_config",
     "load_site",
     "run_campaign",

@@ -7,6 +7,8 @@ import os
 import sys
 from contextlib import suppress
 
+from hydragnn_flow.lean import import_lean
+
 
 def main() -> None:
     """Run the `hydragnn-flow` command in Python's UTF-8 mode.
@@ -27,6 +29,7 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     ended: list[int] = []
     atexit.register(_leave, ended)  # registered first, so called last
+    import_lean()
     try:
         from hydragnn_flow.cli import main as run
 

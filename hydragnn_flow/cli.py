@@ -129,6 +129,18 @@ def prepare(
 
 @app.command()
 @flattened
+def quickstart(machine: sites.Machine, run_dir: RunDirOption = None) -> None:
+    """Run a whole campaign, in minutes on a laptop, on crystals that it generates.
+
+    It is `run` with a configuration that comes with the package; the run directory gets a copy.
+    """
+    from hydragnn_flow.config.run import shipped_configs
+
+    _run(shipped_configs()["quickstart"], machine, None, run_dir)
+
+
+@app.command()
+@flattened
 def run(
     config: Config,
     machine: sites.Machine,
@@ -141,6 +153,10 @@ def run(
     user's function instead of networks. A search for `throughput`, `seconds` or `joules` alone
     trains no ensemble.
     """
+    _run(config, machine, data, run_dir)
+
+
+def _run(config: Path, machine: sites.Machine, data: Path | None, run_dir: Path | None) -> None:
     from hydragnn_flow.campaign import check_paths, run_campaign, with_start
     from hydragnn_flow.config.objective import ObjectiveConfig
     from hydragnn_flow.config.run import load_campaign

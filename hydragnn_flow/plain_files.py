@@ -69,6 +69,21 @@ PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), _D
 PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), _DIGITS)
 
 
+def shipped(folder: str, pattern: str) -> list[Path]:
+    """Return the paths of files that come with the package, in the order of their names.
+
+    Parameters
+    ----------
+    folder
+        Name of a folder at the top of the repository, of which an installed package has a copy.
+    pattern
+        Pattern of the files' names, such as ``*.py``.
+    """
+    package = Path(__file__).resolve().parent
+    copy = package / f"_{folder}"
+    return sorted((copy if copy.is_dir() else package.parent / folder).glob(pattern))
+
+
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
     """Read a JSON file that holds a mapping, and return it as a dict.
 

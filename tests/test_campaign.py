@@ -200,7 +200,8 @@ LOOKING = [
 RUNNABLE = [
     block
     for block in blocks("python")
-    if "hydragnn.utils" not in block.text and "tutorial.md" not in block.place
+    if "hydragnn.utils" not in block.text
+    if not re.match(r"docs/(tutorial|parsl)\.md", block.place)
 ]
 
 

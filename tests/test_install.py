@@ -120,5 +120,9 @@ def test_an_installed_package_is_whole_and_works(tmp_path):
         assert file.parent.name == "_sites"
         assert file.read_bytes() == (REPOSITORY / "sites" / file.name).read_bytes()
 
+    configs = "from hydragnn_flow.config.run import shipped_configs; print(*shipped_configs())"
+    assert "quickstart" in installed("python", "-c", configs).split()
+    assert "--run-dir" in installed("hydragnn-flow", "quickstart", "--help")
+
     with bound_to({min(os.sched_getaffinity(0))}):  # of one core it makes one GCD
         assert "local is as it should be" in installed("hydragnn-flow", "site", "check", "local")

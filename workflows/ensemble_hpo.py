@@ -13,7 +13,7 @@ from hydragnn_flow import (
     CampaignStopped,
     InputError,
     check_paths,
-    load_config,
+    load_campaign,
     load_site,
     run_campaign,
 )
@@ -47,10 +47,10 @@ def main() -> None:
 def campaign(
     file: str, data: str | None, run_dir: str | None, site: str, options: dict[str, Any]
 ) -> None:
-    config = load_config(file, data=data)
+    config = load_campaign(file, data=data)
     check_paths(config, run_dir)  # a wrong path is told before torch and Parsl are imported
     done = run_campaign(config, load_site(site, **options), run_dir)
-    members = done.ensemble["members"] if done.ensemble else []  # none in a search for throughput
+    members = done.ensemble["members"] if done.ensemble else []  # none without an ensemble
     print(f"{len(members)} members in {done.run_directory}")
     print(f"report: {done.report}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hydragnn_flow.campaign.setup.start import (
     CampaignSummary,
     check_paths,
+    load_campaign,
     load_config,
     prepare,
     run_campaign,
@@ -35,6 +36,7 @@ else:
 __all__ = [
     "CampaignSummary",
     "check_paths",
+    "load_campaign",
     "load_config",
     "predict_on_site",
     "prepare",

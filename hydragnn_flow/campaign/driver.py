@@ -26,6 +26,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.shared import Share, workers_of
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import View, driver_log, tell
 from hydragnn_flow.report.gcd_time import cost_of, nodes_cost, rest_watts
@@ -86,7 +87,7 @@ def check_gcds(config: RunConfig, site: Site) -> None:
         )
 
 
-def _with_store(pool: Pool, directory: RunDirectory) -> Pool:
+def _with_store(pool: Pool | Share, directory: RunDirectory) -> Pool | Share:
     pool.bring(directory.store)
     return pool
 
@@ -96,7 +97,7 @@ def _prepare(
     site: Site,
     directory: RunDirectory,
     view: View,
-    pool: Callable[[], Pool],
+    pool: Callable[[], Pool | Share],
 ) -> GraphStore:
     def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
         if requests:
@@ -140,12 +141,12 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 
 @contextmanager
-def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
+def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool | Share]]:
     """Context manager: check the site's pool now; yield a function that returns the started pool.
 
     The pool is started when the function is first called.
     """
-    pool = Pool(site, directory.path / "parsl")
+    pool = workers_of(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
 

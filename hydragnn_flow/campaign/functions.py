@@ -16,15 +16,15 @@ from pathlib import Path
 import pandas as pd
 
 from hydragnn_flow.campaign.context import Ledger, answering
+from hydragnn_flow.campaign.setup.start import displayed
 from hydragnn_flow.config.objective import SECONDS, ObjectiveConfig
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import LOST, SECONDS_BETWEEN_CHECKS, Jobs, Sending, Task
-from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.shared import workers_of
 from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, STEPS_TO_WAIT
 from hydragnn_flow.files import write_text
 from hydragnn_flow.log import View, driver_log, tell
 from hydragnn_flow.placement import place
-from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord
 from hydragnn_flow.search.records import best_first
@@ -49,7 +49,10 @@ class _Look:
 
 
 def run_objective(
-    config: ObjectiveConfig, site: Site, run_directory: str | Path | None = None
+    config: ObjectiveConfig,
+    site: Site,
+    run_directory: str | Path | None = None,
+    view: View | None = None,
 ) -> list[TrialRecord]:
     """Search for the best parameters of a user's function; return all trials, best first.
 
@@ -63,6 +66,8 @@ def run_objective(
         Site that runs the calls.
     run_directory
         Run directory; ``runs/<name>`` by default.
+    view
+        Progress display, which the caller starts and ends; None for the terminal's.
 
     Raises
     ------
@@ -76,7 +81,7 @@ def run_objective(
     directory.check_objective(config)
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
-        CampaignView() as view,
+        displayed(view) as view,
         sole_driver(directory.path) as token,
         driver_log(directory.path, view.say),
         answering(directory.path),
@@ -115,7 +120,7 @@ class _Campaign:
             self._config.search.epochs,
             self._config.seed,
         )
-        with Pool(self._site, self._directory.path / "parsl") as pool, search:
+        with workers_of(self._site, self._directory.path / "parsl") as pool, search:
             self._search, self._jobs = search, Jobs[Task](pool, self._site)
             self._directory.check_study((one.number for one in search.records), self._ledger.trials)
             self._take_up()

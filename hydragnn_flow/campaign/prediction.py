@@ -24,7 +24,7 @@ from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Task, run_calls, wait_until_seen
-from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.shared import workers_of
 from hydragnn_flow.log import driver_log
 
 Shown = Callable[[int, int, str], None]
@@ -135,7 +135,7 @@ def _predict(
     if left:
         device = "cuda" if site.node.device == "hip" else site.node.device
         requests = {n: request_of(parts[path], path, asked, device) for n, path in left.items()}
-        with Pool(site, folder / "parsl") as pool:
+        with workers_of(site, folder / "parsl") as pool:
             jobs = Jobs[Task](pool, site)
             for number in run_calls(jobs, "prediction", _TASK, requests, "predicting", waits):
                 done += parts[left[number]].structures

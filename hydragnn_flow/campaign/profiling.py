@@ -22,7 +22,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Task, run_all, wait_until_seen
-from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.shared import workers_of
 from hydragnn_flow.files import copy_file, is_there, replacing
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
@@ -214,7 +214,7 @@ def profiler(
     with (
         sole_driver(folder) as token,
         driver_log(folder, say),
-        Pool(site, folder / "parsl") as pool,
+        workers_of(site, folder / "parsl") as pool,
     ):
         pool.bring(RunDirectory(run).store)
 

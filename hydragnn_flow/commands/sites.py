@@ -84,12 +84,14 @@ def show(site: _Name, jobs: Jobs) -> None:
     Works on any machine, a laptop included.
     """
     loaded = Machine(**vars(jobs), site=site).load()
-    from hydragnn_flow.execution.sites.preview import preview
+    from hydragnn_flow.execution.sites.preview import preview, replaced
 
     shown = preview(loaded)
     show_table(_facts(loaded), f"Site {loaded.name}")
-    if shown.note:
-        say(shown.note)
+    for note in filter(None, (*loaded.notes, shown.note)):
+        say(note)
+    if (own := getattr(loaded.parsl_config, "own", None)) is not None:
+        show_table(replaced(own, shown.config.executors[0]), "Replaced")
     say(f"\nA block: {shown.command}\n\n{shown.script.strip()}")
     say(f"\nParsl's configuration\n\n{shown.config!r}")
 

@@ -27,7 +27,7 @@ from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, RESOURCES, ch
 from hydragnn_flow.config.sources import TargetConfig
 from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.plain_files import PlainLoader, read_yaml
+from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
 
 _BRANCH = {"type", "architecture"}
 """Keys of a branch of output heads; ``architecture`` holds its layers."""
@@ -483,6 +483,11 @@ def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
             f"network: Training.branch_weights names {min(unknown)!r}, but the data sets of "
             f"data.sources are {', '.join(names) or 'not there'}; correct the name"
         )
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Return the paths of the configurations that come with the package, by their name."""
+    return {file.stem: file for file in shipped("configs", "*.yaml")}
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:

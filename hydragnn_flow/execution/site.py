@@ -12,8 +12,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +25,11 @@ from pydantic import Field, field_validator
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.plain_files import PlainLoader, read_yaml
+from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
+PARSL = ("2026.10.19", "2026.11")
+"""First version of Parsl that the tests pass with, and the first one that they do not know."""
 # Options that the command line has too.
 _FLAGS = ("account", "partition", "qos", "walltime", "nodes", "blocks")
 
@@ -117,7 +120,9 @@ class Options(Section):
     heartbeat: int | None = Field(default=None, ge=1)
     """Time between heartbeats of a node [s]. A node that misses four heartbeats counts as lost."""
     node: NodeOptions | None = None
-    """Description of a node, for the sites `slurm` and `allocation`."""
+    """Description of a node, for `slurm` and `allocation`, or what a `parsl.Config` lacks of it."""
+    executors: tuple[str, ...] | None = None
+    """Label of the executor to use, if a `parsl.Config` has several."""
 
     @field_validator("account", "partition", "qos", "constraint", "interface", mode="before")
     @classmethod
@@ -207,8 +212,6 @@ def _seconds(walltime: str) -> int:
 
 
 Scheduler = Literal["slurm", "pbs"]
-LABEL = "gcd"
-"""Name of a site's Parsl executor, which has one worker per GCD."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +261,8 @@ class Site:
     """Maximum number of nodes of the campaign at a time, in all Parsl blocks (batch jobs)."""
     node: Node
     parsl_config: Callable[[Path], Any]
-    """Function that takes the directory for Parsl's files, and returns a `parsl.Config` with an
-    executor named `gcd`."""
+    """Function that takes the directory for Parsl's files, and returns a `parsl.Config` with one
+    `HighThroughputExecutor`."""
     blocks: int = 1
     """Maximum number of blocks (batch jobs) at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
@@ -274,6 +277,11 @@ class Site:
     """Time limit of each batch job [s]; infinite if there is none."""
     priority: str = ""
     """Sentence on numbers of nodes that the queue prefers, for plans; empty without preference."""
+    shared: Callable[[Path], AbstractContextManager[Any]] | None = None
+    """Function that takes a directory and returns workers that others use too, as a context
+    manager; None for workers of one's own."""
+    notes: tuple[str, ...] = ()
+    """Sentences about facts that are guessed, for `hydragnn-flow site show`."""
 
     @property
     def gcds(self) -> int:
@@ -332,11 +340,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 def shipped_sites() -> dict[str, Path]:
     """Return the paths of the site files that come with the package, by name of the site."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "_sites", package.parent / "sites"):
-        if folder.is_dir():
-            return {file.stem: file for file in sorted(folder.glob("*.py"))}
-    return {}
+    return {file.stem: file for file in shipped("sites", "*.py")}
 
 
 def load_site(name: str | Path, **options: Any) -> Site:
@@ -347,7 +351,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
     name
         Name of a site that comes with the package (`frontier`), a site file (`sites/mine.py`), or a
         `site.yaml` that names one of these and gives options. A site file defines a function
-        `site(options)` that returns a :class:`Site`.
+        `site(options)` that returns a :class:`Site`, or a `parsl.Config`.
     **options
         Fields of :class:`~hydragnn_flow.execution.site.Options`; each that is not None overrides
         the same field of a `site.yaml`.
@@ -355,9 +359,10 @@ def load_site(name: str | Path, **options: Any) -> Site:
     Raises
     ------
     InputError
-        If there is no such site, its file does not define a site, the site refuses the options, or
-        its facts contradict each other.
+        If there is no such site, its file does not define a site, the site refuses the options, its
+        facts contradict each other, or Parsl has a version that was not tested.
     """
+    _check_parsl()
     name = os.fspath(name)
     source = f"--site {name}"
     values: dict[str, Any] = {}
@@ -367,13 +372,23 @@ def load_site(name: str | Path, **options: Any) -> Site:
         site_file, values = _read_site_yaml(Path(name))
     values |= {key: value for key, value in options.items() if value is not None}
     path = _find(site_file, source)
-    run: Options = validate(Options, values, source)
-    site = _site_of(path, run)
+    site = _site_of(path, values, source)
     with _loading(path):
         # Facts of shipped sites are right; what contradicts them was given.
-        given = run.node is not None or path in shipped_sites().values()
-        check_site(site, source if given else path, "node.gcd" if run.node is None else "node")
+        given = "node" in values or path in shipped_sites().values()
+        check_site(site, source if given else path, "node" if "node" in values else "node.gcd")
     return site
+
+
+def _check_parsl() -> None:
+    """Refuse another version of Parsl than those tested, before it is imported."""
+    here, (first, after) = version("parsl"), PARSL
+    numbers = [[*map(int, re.findall(r"\d+", one)[:3])] for one in (first, here, after)]
+    if not numbers[0] <= numbers[1] < numbers[2]:
+        raise InputError(
+            f"Parsl {here} was not tested with this package, which relies on internals of Parsl; "
+            f"install 'parsl>={first},<{after}'"
+        )
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:
@@ -405,8 +420,16 @@ def _find(name: str, source: str) -> Path:
     return path
 
 
-def _site_of(path: Path, options: Options) -> Site:
+def _site_of(path: Path, values: dict[str, Any], source: str) -> Site:
     module = _module_of(path)
+    if not hasattr(module, "site"):
+        with _loading(path):
+            from hydragnn_flow.execution.sites.own_config import site_of
+
+            return site_of(path, module, values, source)
+    options: Options = validate(Options, values, source)
+    if options.executors is not None:
+        raise InputError(f"{source}: executors: {path.name} defines no parsl.Config; leave it out")
     with _loading(path):
         site = module.site(options)
     if not isinstance(site, Site):
@@ -419,7 +442,15 @@ def _module_of(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # it is a .py file
     module = importlib.util.module_from_spec(spec)
     with _loading(path):
-        spec.loader.exec_module(module)
+        text = path.read_text(encoding="utf-8")
+        # Only a file that imports Parsl waits for that.
+        if re.search(r"^\s*(from|import) parsl\b", text, re.M) and "def site(" not in text:
+            from hydragnn_flow.execution.parsl_internals import as_published
+
+            with as_published():
+                spec.loader.exec_module(module)
+        else:
+            spec.loader.exec_module(module)
     return module
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.execution.site import LABEL, Site, about_site, check_site, load_site
+from hydragnn_flow.execution.site import Site, about_site, check_site, load_site
 
 # Line of a batch script that stops the scheduler from starting the job a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
@@ -42,7 +42,8 @@ class SiteSuite:
         check_site(site, site.name)
 
     def test_it_has_a_worker_for_each_gcd(self, site: Site, tmp_path: Path) -> None:
-        assert executors_of(site, tmp_path)[LABEL].max_workers_per_node == len(site.node.gcds)
+        (executor,) = executors_of(site, tmp_path).values()
+        assert executor.max_workers_per_node == len(site.node.gcds)
 
     def test_its_workers_bind_themselves_and_take_one_task_at_a_time(
         self, site: Site, tmp_path: Path

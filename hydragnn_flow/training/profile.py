@@ -34,7 +34,6 @@ from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import EnergyMeter, Stopped
-from hydragnn_flow.training.parallel.sharded import Sharded
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.profile_result import Parts, TrainingProfile
 from hydragnn_flow.training.runner import how_ended, open_store
@@ -141,7 +140,10 @@ def _profile(
         parts = parts_of(trainer.seconds(), world, device)
         if trainer.spec.profile.traced:
             _trace(trainer, steps, trainer.spec.trace)
-        if isinstance(trainer.parallel, Sharded):
+        if trainer.parallel.is_sharded:
+            from hydragnn_flow.training.parallel.sharded import Sharded
+
+            assert isinstance(trainer.parallel, Sharded)
             trainer.parallel.part_ways()
             _take(WARM_UP, steps, device)
             _timed(trainer, steps, should_stop)

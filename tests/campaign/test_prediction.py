@@ -44,7 +44,7 @@ class FakePool(CallsHere):
 @pytest.fixture(autouse=True)
 def pool(monkeypatch):
     pool = FakePool()
-    monkeypatch.setattr(prediction, "Pool", lambda site, directory: pool)
+    monkeypatch.setattr(prediction, "workers_of", lambda site, directory: pool)
     return pool
 
 

@@ -14,6 +14,7 @@ from hydragnn_flow.campaign import profiling
 from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec, scaling_study
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.report.scaling import Study
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search
@@ -61,7 +62,7 @@ def test_a_study_goes_through_the_pool_of_a_site(run, monkeypatch):
     assert {path: path.read_bytes() for path in before} == before
     assert {*run.iterdir()} == {*before, run / "scaling", run / "store.gs"}
 
-    monkeypatch.setattr(profiling.Pool, "__enter__", None)
+    monkeypatch.setattr(Pool, "__enter__", None)
     again, _ = scaling_study(run, there, gcds=[2], seconds=0.2)
     assert again == study, "was measured again"
     with pytest.raises(InputError, match="is a study of another network, or with other --seconds"):
@@ -121,7 +122,7 @@ def test_a_batch_job_is_given_up_without_all_its_gcds_and_not_after_a_long_attem
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
     run, tmp_path, alloy_store, monkeypatch
 ):
-    monkeypatch.setattr(profiling.Pool, "__enter__", lambda pool: pytest.fail("workers start"))
+    monkeypatch.setattr(Pool, "__enter__", lambda pool: pytest.fail("workers start"))
     there = site(gcds=2)
     with pytest.raises(InputError, match=r"--gcds 3: site here has 2 GCDs in all, 2 on a node"):
         profile_on_site(run, there, gcds=3)

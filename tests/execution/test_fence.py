@@ -83,7 +83,7 @@ def test_a_disk_that_does_not_answer_says_nothing(tmp_path, monkeypatch):
 def test_an_orphan_gives_way_to_a_newer_driver(tmp_path, alloy_store, monkeypatch):
     """A driver is killed, its node computes on; the next driver's segment takes over."""
     monkeypatch.setattr(worker, "_SECONDS_BETWEEN_LOOKS", 0.1)
-    monkeypatch.setattr(worker, "_watch", [])  # of another run
+    monkeypatch.setattr(worker, "_watched", set())  # of another run
     with sole_driver(tmp_path) as token:
         pass  # the first driver is gone without a word to its nodes
     shared = {"run_directory": str(tmp_path), "attempt": "first"}

@@ -90,7 +90,7 @@ def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path):
     def parsl_config(directory):
         return Config(executors=[Threads(label="gcd")], run_dir=str(directory))
 
-    with pytest.raises(InputError, match="it needs 'gcd', a HighThroughputExecutor"):
+    with pytest.raises(InputError, match="has ThreadPoolExecutor; it needs one High"):
         Pool(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
 
 

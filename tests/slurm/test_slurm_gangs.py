@@ -6,6 +6,8 @@ import sys
 
 import pandas as pd
 import pytest
+from cluster import INTERFACE, PARTITION
+from published_configs import BRIDGES, IMPORTS
 from slurm_cases import SPACE, write_campaign, write_site
 from slurm_runs import PATIENCE, Campaign
 
@@ -73,3 +75,12 @@ def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster, tmp_path):
     for between in ("two GCDs of a node", "two nodes"):
         assert re.search(rf"{between} exchange \d+\.\d+ GB/s", told), told
     assert "is as it should be: nodes 2, GCDs 4" in told
+
+
+def test_a_published_configuration_is_a_site_as_it_stands(cluster, tmp_path):
+    """Parsl's for Bridges, with the names of this cluster's partition and network."""
+    here = BRIDGES.replace("YOUR_PARTITION_NAME", PARTITION).replace("ens3f0", INTERFACE)
+    (tmp_path / "bridges.py").write_text(IMPORTS + here)
+    check = f"exec {sys.executable} -m hydragnn_flow site check bridges.py"
+    told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=PATIENCE)
+    assert "bridges is as it should be: nodes 2, GCDs 2" in told

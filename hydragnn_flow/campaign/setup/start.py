@@ -15,6 +15,8 @@ from typing import Any
 from hydragnn_flow import config as schema
 from hydragnn_flow.campaign.setup.origin import network_from
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.objective import ObjectiveConfig
+from hydragnn_flow.config.run import load_campaign as load_any
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
@@ -40,6 +42,17 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
         If anything in the file is wrong: one sentence naming file, key and remedy.
     """
     return with_start(schema.load_config(path, data=data), path)
+
+
+def load_campaign(
+    path: str | Path, *, data: str | Path | None = None
+) -> RunConfig | ObjectiveConfig:
+    """Read and check the configuration of a campaign for networks or for a user's function.
+
+    Parameters and errors are those of :func:`load_config`.
+    """
+    config = load_any(path, data=data)
+    return config if isinstance(config, ObjectiveConfig) else with_start(config, path)
 
 
 def with_start(config: RunConfig, source: str | Path) -> RunConfig:
@@ -78,13 +91,16 @@ class CampaignSummary:
 
     run_directory: Path
     report: Path
+    """Path of the report; of the table of trials for a search over a user's function."""
     ensemble: dict[str, Any] | None
     """Content of `ensemble.json`; None for a search without an ensemble."""
     was_complete: bool = False
     """True if nothing was left to do; False if this call trained."""
 
 
-def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
+def check_paths(
+    config: RunConfig | ObjectiveConfig, run_directory: str | Path | None = None
+) -> RunDirectory:
     """Check that a campaign can use its run directory, data files and sampler.
 
     Parsl is not imported for that, and torch only if the sampler needs it.
@@ -106,6 +122,9 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
         or the sampler cannot propose for the search.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
+    if isinstance(config, ObjectiveConfig):
+        directory.check_objective(config)
+        return directory
     try:
         directory.check(config)
         if not _is_complete(config, directory):
@@ -133,13 +152,13 @@ def prepare(
     directory = check_paths(config, run_directory)
     from hydragnn_flow.campaign.driver import build_store
 
-    with _shown(view) as shown:
+    with displayed(view) as shown:
         build_store(config, site, directory, shown)
     return directory.store
 
 
 def run_campaign(
-    config: RunConfig,
+    config: RunConfig | ObjectiveConfig,
     site: Site,
     run_directory: str | Path | None = None,
     view: View | None = None,
@@ -169,6 +188,11 @@ def run_campaign(
         continues.
     """
     directory = check_paths(config, run_directory)
+    if isinstance(config, ObjectiveConfig):
+        from hydragnn_flow.campaign.functions import TABLE, run_objective
+
+        run_objective(config, site, directory.path, view)
+        return CampaignSummary(directory.path, directory.path / TABLE, None)
     was_complete = _is_complete(config, directory)
     summary: dict[str, Any] | None = None
     if was_complete:
@@ -181,7 +205,7 @@ def run_campaign(
     else:
         from hydragnn_flow.campaign.driver import drive
 
-        with _shown(view) as shown:
+        with displayed(view) as shown:
             summary = drive(config, site, directory, shown)
     return CampaignSummary(directory.path, directory.report, summary, was_complete)
 
@@ -202,7 +226,8 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
     )
 
 
-def _shown(view: View | None) -> AbstractContextManager[View]:
+def displayed(view: View | None) -> AbstractContextManager[View]:
+    """Context manager: show a campaign's progress by ``view``; if None, on the terminal."""
     return CampaignView() if view is None else nullcontext(view)
 
 

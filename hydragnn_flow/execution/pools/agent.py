@@ -27,14 +27,15 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
-from parsl.app.errors import RemoteExceptionWrapper
-from parsl.executors.execute_task import execute_task
-from parsl.executors.high_throughput import process_worker_pool
-from parsl.executors.high_throughput.mpi_resource_management import TaskScheduler
-from parsl.log_utils import set_file_logger
-from parsl.logconfigs.base import oneshot_initialize_logging
-from parsl.serialize import serialize
-
+from hydragnn_flow.execution.parsl_internals import (
+    RemoteExceptionWrapper,
+    TaskScheduler,
+    execute_task,
+    oneshot_initialize_logging,
+    process_worker_pool,
+    serialize,
+    set_file_logger,
+)
 from hydragnn_flow.execution.pools.calls import BLOCK, POOL, STEADY_TIME
 from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
 from hydragnn_flow.execution.pools.waits import drain_seconds

@@ -28,14 +28,15 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import zmq
-from parsl.app.errors import RemoteExceptionWrapper
-from parsl.executors.high_throughput import interchange as parsls
-from parsl.executors.high_throughput.errors import ManagerLost
-from parsl.executors.high_throughput.interchange import Interchange
-from parsl.serialize import serialize as serialize_object
-from parsl.utils import setproctitle
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.parsl_internals import (
+    ManagerLost,
+    RemoteExceptionWrapper,
+    serialize,
+    setproctitle,
+)
+from hydragnn_flow.execution.parsl_internals import interchange as parsls
 from hydragnn_flow.execution.pools.calls import STEADY_TIME, node_of
 from hydragnn_flow.processes import end_with_parent
 
@@ -57,7 +58,7 @@ class NeverCame(ManagerLost):
     """Error: a task did not reach its worker pool, which was lost or takes no more tasks."""
 
 
-class ManyPools(Interchange):
+class ManyPools(parsls.Interchange):
     """Parsl's interchange, the process that passes tasks from the driver to worker pools.
 
     The cost per message does not depend on the number of worker pools, one per node.
@@ -151,7 +152,7 @@ class ManyPools(Interchange):
             try:
                 raise NeverCame(manager, node_of(manager.decode()))
             except NeverCame:
-                error = serialize_object(RemoteExceptionWrapper(*sys.exc_info()))
+                error = serialize(RemoteExceptionWrapper(*sys.exc_info()))
             result = {"type": "result", "task_id": number, "exception": error}
             self.results_outgoing.send(pickle.dumps(result))
             return

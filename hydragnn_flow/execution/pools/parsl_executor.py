@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 
 import zmq
 from parsl.executors import HighThroughputExecutor
-from parsl.executors.high_throughput.errors import (
-    CommandClientBadError,
-    CommandClientTimeoutError,
-)
-from parsl.jobs.states import TERMINAL_STATES
-from parsl.jobs.states import JobState as ParslState
-from parsl.serialize import pack_apply_message
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution.parsl_internals import (
+    TERMINAL_STATES,
+    WORKER_POOL,
+    CommandClientBadError,
+    CommandClientTimeoutError,
+    pack_apply_message,
+)
+from hydragnn_flow.execution.parsl_internals import JobState as ParslState
 from hydragnn_flow.execution.pools import interchange
 from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
@@ -159,9 +160,7 @@ class ParslExecutor:
         command = [sys.executable, "-m", interchange.__name__, str(os.getpid())]
         executor.interchange_launch_cmd = [*deaf, *command]
         # A user's own site may still have Parsl's original command.
-        executor.launch_cmd = executor.launch_cmd.replace(
-            "process_worker_pool.py", f"python -m {AGENT}"
-        )
+        executor.launch_cmd = executor.launch_cmd.replace(WORKER_POOL, f"python -m {AGENT}")
         executor.run_id, executor.run_dir = run, str(directory)
         scripts = directory / "submit_scripts"
         scripts.mkdir(exist_ok=True)

@@ -17,15 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parsl.dataflow.rundirs import make_rundir
 from parsl.executors import HighThroughputExecutor
-from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.parsl_internals import ManagerLost, make_rundir
 from hydragnn_flow.execution.pools.block import NodeHealth
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.calls import node_of, run_in_block
+from hydragnn_flow.execution.pools.calls import run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
@@ -39,7 +38,7 @@ from hydragnn_flow.execution.pools.workers_file import (
     in_queue,
     remembered_nodes,
 )
-from hydragnn_flow.execution.site import LABEL, Site
+from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
@@ -70,7 +69,7 @@ class Pool:
     ------
     InputError
         If Parsl cannot handle the name of the directory, this host cannot be connected with that
-        many nodes, or the site's Parsl configuration lacks the executor; nothing is started then.
+        many nodes, or the site's Parsl configuration has no such executor; nothing is started then.
     """
 
     def __init__(self, site: Site, directory: Path) -> None:
@@ -78,16 +77,12 @@ class Pool:
         _check_name(site, directory)
         check_descriptors(site.name, site.nodes)
         self._config = config = site.parsl_config(directory)
-        executors = {
-            executor.label: ParslExecutor(site.name, executor)
-            for executor in config.executors
-            if isinstance(executor, HighThroughputExecutor)
-        }
-        if LABEL not in executors:
-            labels = sorted(executor.label for executor in config.executors)
+        executor = config.executors[0]
+        if len(config.executors) > 1 or not isinstance(executor, HighThroughputExecutor):
+            kinds = ", ".join(type(one).__name__ for one in config.executors)
             raise InputError(
-                f"site {site.name}: its Parsl configuration has the executors {labels}; it needs "
-                f"'{LABEL}', a HighThroughputExecutor"
+                f"site {site.name}: its Parsl configuration has {kinds}; it needs one "
+                "HighThroughputExecutor"
             )
         self._file = WorkersFile(directory.parent)
         self._energy = EnergyFile(directory.parent)
@@ -95,7 +90,7 @@ class Pool:
         self._scheduler_thread = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
         self._blocks = Blocks(
-            *(site.name, executors[LABEL], self._scheduler_thread),
+            *(site.name, ParslExecutor(site.name, executor), self._scheduler_thread),
             *(len(site.node.gcds), first_state, site.ends),
         )
         self._health, self._bad_nodes = NodeHealth(), remembered_nodes(directory.parent)
@@ -204,6 +199,15 @@ class Pool:
             self._energy_read = now
             self._read_energy()
 
+    @property
+    def gcds(self) -> Sequence[str]:
+        """Names of the GCDs (devices) on each node."""
+        return self._site.node.gcds
+
+    def describe(self, file: WorkersFile) -> None:
+        """Write the state of the pool's blocks (batch jobs) to the `workers.json` of a user."""
+        file.write(self._blocks.summary(), self._bad_nodes, at_once=False)
+
     def _read_energy(self) -> None:
         """Record the energy of the nodes so far; later energy is lost if the driver is killed."""
         told = [self._used.popleft() for _ in range(len(self._used))]
@@ -286,14 +290,7 @@ class Pool:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
-        about = {"started": time.time(), "node": node_of(node)}
-        self._file.segments[answer] = [
-            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.epochs.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
-            for rank in ranks
-            if isinstance(spec := rank.spec, SegmentSpec)
-        ]
-        answer.add_done_callback(self._file.segments.pop)
+        self._file.begin(answer, ranks, node, self.gcds)
 
         def has_checkpoint() -> bool:
             specs = (rank.spec for rank in ranks)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.calls import node_of
 from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
+from hydragnn_flow.segment import SegmentSpec
+
+if TYPE_CHECKING:
+    from hydragnn_flow.execution.workers.rank import Rank
 
 WORKERS_FILE = "workers.json"
 
@@ -84,8 +90,33 @@ class WorkersFile:
         self._path = run_directory / WORKERS_FILE
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
-        self.segments: dict[Any, list[dict[str, Any]]] = {}
-        """Running segments by the future of their task: lines of the ledger without their end."""
+        # By the future of their task: lines of the ledger without their end.
+        self._segments: dict[Any, list[dict[str, Any]]] = {}
+
+    def begin(
+        self, answer: Future[Any], ranks: Sequence[Rank], manager: str, gcds: Sequence[str]
+    ) -> None:
+        """Add the segments (jobs of training) among some ranks until their results are there.
+
+        Parameters
+        ----------
+        answer
+            Future of the ranks' results.
+        ranks
+            Ranks (processes) of a job.
+        manager
+            Parsl's identifier of the agent of their node.
+        gcds
+            Names of the GCDs on the node.
+        """
+        about = {"started": time.time(), "node": node_of(manager)}
+        self._segments[answer] = [
+            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
+            | {"to_epoch": spec.epochs.until_epoch, "gcds": [gcds[rank.gcd]]}
+            for rank in ranks
+            if isinstance(spec := rank.spec, SegmentSpec)
+        ]
+        answer.add_done_callback(self._segments.pop)
 
     def write(
         self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
@@ -109,7 +140,7 @@ class WorkersFile:
             "host": socket.gethostname(),
             **blocks,
             "bad_nodes": dict(bad_nodes),
-            "segments": [line for lines in [*self.segments.values()] for line in lines],
+            "segments": [line for lines in [*self._segments.values()] for line in lines],
         }
         if content != self._written:
             self._written = content

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -28,7 +29,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.pools.calls import AGENT
 from hydragnn_flow.execution.pools.waits import drain_seconds
-from hydragnn_flow.execution.site import LABEL, Node, Options, Scheduler, Site
+from hydragnn_flow.execution.site import Node, Options, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import (
     SCRIPT,
     is_environment,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from parsl.executors import HighThroughputExecutor
     from parsl.providers import LocalProvider
 
-    from hydragnn_flow.execution.sites.providers import Qsub, Sbatch
+    from hydragnn_flow.execution.parsl_internals import Qsub, Sbatch
 
 
 _logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def slurm_jobs(
     def provider(**block: Any) -> Sbatch:
         from parsl.launchers import SrunLauncher
 
-        from hydragnn_flow.execution.sites.providers import Sbatch
+        from hydragnn_flow.execution.parsl_internals import Sbatch
 
         return Sbatch(
             **{
@@ -131,7 +132,7 @@ def pbs_jobs(
     def provider(**block: Any) -> Qsub:
         from parsl.launchers import MpiExecLauncher
 
-        from hydragnn_flow.execution.sites.providers import Qsub
+        from hydragnn_flow.execution.parsl_internals import Qsub
 
         return Qsub(
             **{
@@ -190,8 +191,9 @@ class Executors:
     provider: Callable[..., Any]
     """Function that makes a Parsl provider from `nodes_per_block`, `init_blocks`, `min_blocks`,
     `max_blocks`, `worker_init`, and `walltime` if there is one."""
-    address: Callable[[], str]
-    """Function that returns the address of this host at which workers reach the driver."""
+    address: Callable[[], str | None]
+    """Function that returns the address of this host at which workers reach the driver; None if
+    they try all of its addresses."""
     first_lines: tuple[str, ...] = ()
     """Shell lines that this machine needs at the start of every batch job."""
     staged: Path | None = None
@@ -202,6 +204,8 @@ class Executors:
     """True to raise an error if the environment cannot be packed; False to make no copies then."""
     sends_store: bool = False
     """True to make a directory on each node for the store that Slurm will send there."""
+    own: Any = None
+    """Executor of a user's own `parsl.Config`, whose arguments are kept where none is set here."""
 
     def __call__(self, directory: Path) -> Config:
         """Make the Parsl configuration; pack the Python environment for the nodes if it is staged.
@@ -224,7 +228,7 @@ class Executors:
             return replace(self, staged=None).config(directory, address)
         return self.config(directory, address)
 
-    def config(self, directory: Path, address: str) -> Config:
+    def config(self, directory: Path, address: str | None) -> Config:
         """Make the site's Parsl configuration, without packing the Python environment.
 
         Parameters
@@ -232,7 +236,7 @@ class Executors:
         directory
             Directory for Parsl's files.
         address
-            Address at which workers connect to the driver.
+            Address at which workers connect to the driver; None for any of this host.
         """
         from parsl import Config
 
@@ -245,43 +249,44 @@ class Executors:
             retries=0,
         )
 
-    def _executor(self, address: str, directory: Path) -> HighThroughputExecutor:
+    def _executor(self, address: str | None, directory: Path) -> HighThroughputExecutor:
         from parsl.executors import HighThroughputExecutor
-        from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
-        from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelector
+
+        from hydragnn_flow.execution.parsl_internals import WORKER_POOL, BlockIdManagerSelector
 
         nodes = self.options.nodes or 1
         heartbeat = self.options.heartbeat or seconds_between_heartbeats(nodes)
         walltime = self.options.walltime_seconds
-        return HighThroughputExecutor(
-            label=LABEL,
-            address=address,
-            encrypted=True,
-            launch_cmd=DEFAULT_LAUNCH_CMD.replace(
-                "process_worker_pool.py", self._worker_pool(directory)
-            ),
-            max_workers_per_node=len(self.node.gcds),
-            cores_per_worker=1e-6,  # so that the number of workers above counts
+        own = self.own or HighThroughputExecutor(label="gcd", address=address)
+        kept = {name: getattr(own, name) for name in signature(HighThroughputExecutor).parameters}
+        ours: dict[str, Any] = {
+            "address": address,
+            "encrypted": True,
+            "launch_cmd": own.launch_cmd.replace(WORKER_POOL, self._worker_pool(directory)),
+            "max_workers_per_node": len(self.node.gcds),
+            "cores_per_worker": 1e-6,  # so that the number of workers above counts
             # Trainer processes bind themselves: Parsl sets the variables of all vendors at once,
             # which hides every AMD GCD but the first (parsl issue 3858).
-            available_accelerators=(),
-            cpu_affinity="none",
-            prefetch_capacity=0,
+            "available_accelerators": (),
+            "cpu_affinity": "none",
+            "prefetch_capacity": 0,
             # For tasks without a node of the driver's choice: blocks are filled one after another.
-            manager_selector=BlockIdManagerSelector(),
-            # A whole machine would make 100,000 new files in one directory at every start.
-            worker_logdir_root=f"/tmp/hydragnn_flow-{uuid4().hex}" if nodes > _MANY else None,
+            "manager_selector": BlockIdManagerSelector(),
             # Nodes reach the driver one after another.
-            address_probe_timeout=round(30.0 + 0.02 * nodes),
-            heartbeat_period=heartbeat,
-            heartbeat_threshold=4 * heartbeat,
+            "address_probe_timeout": round(30.0 + 0.02 * nodes),
+            "heartbeat_period": heartbeat,
+            "heartbeat_threshold": 4 * heartbeat,
             # Segments end on their own before their job does. Shortly before that, workers stop
             # accepting tasks.
-            drain_period=walltime - int(drain_seconds(walltime)) if walltime else None,
+            "drain_period": walltime - int(drain_seconds(walltime)) if walltime else None,
             # Otherwise Parsl gives up a pool for good when its first job fails.
-            block_error_handler=False,
-            provider=self.provider(**self._block(directory)),
-        )
+            "block_error_handler": False,
+            "provider": self.provider(**self._block(directory)),
+        }
+        if nodes > _MANY:
+            # A whole machine would make 100,000 new files in one directory at every start.
+            ours["worker_logdir_root"] = f"/tmp/hydragnn_flow-{uuid4().hex}"
+        return HighThroughputExecutor(**kept | ours)
 
     def _worker_pool(self, directory: Path) -> str:
         # By module rather than by script, which works in an environment that was moved.

@@ -7,15 +7,18 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from inspect import signature
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parsl import Config
 from parsl.providers import LocalProvider
-from parsl.providers.errors import SubmitException
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.site import LABEL, Site
+from hydragnn_flow.execution.parsl_internals import SubmitException
+from hydragnn_flow.execution.pools import interchange
+from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.sites.batch import Executors
 
 _ADDRESS = "ADDRESS"
@@ -48,15 +51,53 @@ def preview(site: Site) -> Preview:
     executors = site.parsl_config
     if isinstance(executors, Executors):
         try:
-            address = executors.address()
+            address = executors.address() or _ADDRESS
         except InputError:
             address = _ADDRESS
+        if address == _ADDRESS:
             note = f"{_ADDRESS} is the address of the host the campaign is started on"
         make = partial(executors.config, directory, address)  # packs no environment
     config = make()
     # A fresh configuration is used, since writing the script changes the executor.
-    executor = next(executor for executor in make().executors if executor.label == LABEL)
-    return Preview(config, *_block(executor), note)
+    return Preview(config, *_block(make().executors[0]), note)
+
+
+def replaced(own: Any, ours: Any) -> list[dict[str, str]]:
+    """List the arguments of a user's own executor, and of its provider, that have other values.
+
+    Parameters
+    ----------
+    own, ours
+        Executor of the user's `parsl.Config`, and the one that is made from it.
+
+    Returns
+    -------
+    list of dict
+        Name, value in the user's file, and value here.
+    """
+    rows = [("interchange_launch_cmd", "interchange.py", f"python -m {interchange.__name__}")]
+    for prefix, one, other in (("", own, ours), ("provider.", own.provider, ours.provider)):
+        for name in signature(type(one)).parameters:
+            before, after = (_words(getattr(each, name)) for each in (one, other))
+            if name != "provider" and after not in (before, [_ADDRESS]):
+                rows.append((prefix + name, *_differing(before, after)))
+    return [dict(zip(("argument", "in the file", "here"), row, strict=True)) for row in rows]
+
+
+def _words(value: Any) -> list[str]:
+    return (type(value).__name__ if " at 0x" in repr(value) else str(value)).split()
+
+
+def _differing(one: list[str], other: list[str]) -> tuple[str, str]:
+    """Join the words of two texts, without those that both begin and end with."""
+    first = _shared(one, other)
+    last = _shared(one[first:][::-1], other[first:][::-1])
+    return " ".join(one[first : len(one) - last]), " ".join(other[first : len(other) - last])
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    """Return the number of words with which both texts begin."""
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
 def _block(executor: Any) -> tuple[str, str]:

@@ -35,7 +35,7 @@ _lock = threading.Lock()
 _running: dict[str, list[RankRun]] = {}
 _called_off: dict[str, str] = {}
 _released: dict[str, str] = {}
-_watch: list[threading.Thread] = []
+_watched: set[str] = set()
 
 
 @cache
@@ -161,7 +161,7 @@ def leave() -> None:
 def _watch_driver(spec: JobSpec, gcds: int) -> None:
     """Start a thread that stops this run's jobs once a newer driver has replaced their driver.
 
-    Only the first call starts a thread. ``gcds`` is the number of GCDs on a node.
+    Only a run directory's first call starts a thread. ``gcds`` is the number of GCDs on a node.
     """
     # All nodes share a file system, and look at most 20 times a second. A node that loses contact
     # with its driver ends in any case.
@@ -181,9 +181,10 @@ def _watch_driver(spec: JobSpec, gcds: int) -> None:
                     run.stop()
 
     with _lock:
-        if spec.driver.run_directory and not _watch:
-            _watch.append(threading.Thread(target=watch, daemon=True, name="driver-watch"))
-            _watch[0].start()
+        if spec.driver.run_directory in {"", *_watched}:
+            return
+        _watched.add(spec.driver.run_directory)
+    threading.Thread(target=watch, daemon=True, name="driver-watch").start()
 
 
 def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from hydragnn_flow.models import EngineModel
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel.alone import Parallel, Replicated
 from hydragnn_flow.training.parallel.division import Division, division_of
-from hydragnn_flow.training.parallel.sharded import Sharded
 from hydragnn_flow.training.parallel.task_parallel import TaskParallel
 
 __all__ = ["Division", "Parallel", "division_of", "parallel"]
@@ -68,4 +67,6 @@ def parallel(
         )
     if wrong := settings.sharding.wrong_width(world.size):
         raise InputError(f"network: {wrong}")
+    from hydragnn_flow.training.parallel.sharded import Sharded  # which imports torch's FSDP
+
     return Sharded(model, settings.sharding, world, device)

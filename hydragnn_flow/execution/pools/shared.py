@@ -1,0 +1,238 @@
+"""Pool of a site whose nodes several users share: a campaign, another, and a script's own apps.
+
+Each user sees its own nodes only, so that its placement need not know of the others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable, Iterator, Sequence, Set
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.jobs import Workers
+from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.workers_file import WorkersFile
+from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.placement import Host
+from hydragnn_flow.segment import SegmentResult
+
+
+def workers_of(site: Site, directory: Path) -> AbstractContextManager[Pool | Share]:
+    """Context manager: start the workers of a site, or join those that others use already.
+
+    Parameters
+    ----------
+    site
+        Site that runs the workers.
+    directory
+        Directory for Parsl's logs and certificates, inside the directory that gets `workers.json`.
+
+    Raises
+    ------
+    InputError
+        If the site cannot have workers, as :class:`.Pool` says; raised before the ``with`` block.
+    """
+    return Pool(site, directory) if site.shared is None else site.shared(directory)
+
+
+class Share(Workers):
+    """Workers on those nodes of a shared pool that one of its users has now."""
+
+    def __init__(self, pool: SharedPool, directory: Path) -> None:
+        self._shared, self._file = pool, WorkersFile(directory.parent)
+        self._running: dict[Future[list[SegmentResult]], str] = {}
+        self.demand = 0
+        """Number of GCDs that the user could use now, busy ones included."""
+
+    @property
+    def nodes(self) -> Set[str]:
+        """Names of the nodes on which jobs of this user run."""
+        return {*[*self._running.values()]}
+
+    def update(self, demand: int) -> None:
+        """Request or give back batch jobs for all users together, as :meth:`.Pool.update` does.
+
+        ``demand`` is the number of GCDs that this user could use now, busy ones included.
+
+        Raises
+        ------
+        CampaignStopped
+            If the pool has been closed, or there is no hope for workers.
+        InputError
+            If the scheduler refuses the first block, or nodes refuse their work.
+        """
+        with self._shared.use() as pool:
+            self.demand = demand
+            pool.update(self._shared.demand)
+            pool.describe(self._file)
+
+    def hosts(self) -> Sequence[Host]:
+        """Return the nodes that take this user's jobs now; no jobs of others run on these."""
+        with self._shared.use() as pool:
+            return self._shared.divide(pool.hosts(), self)
+
+    def waiting(self) -> str:
+        """Return the reason why jobs wait for workers, as a sentence; empty if no job waits."""
+        with self._shared.use() as pool:
+            if reason := pool.waiting():
+                return reason
+            is_crowded = self.demand and not self._shared.divide(pool.hosts(), self)
+            return "waiting for nodes that others of this script use" if is_crowded else ""
+
+    def bring(self, store: Path) -> None:
+        """Copy a store of graphs to each node's own disk from now on, as :meth:`.Pool.bring`."""
+        with self._shared.use() as pool:
+            pool.bring(store)
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        """Start some ranks (processes) of a job on a node, as :meth:`.Pool.run` does."""
+        with self._shared.use() as pool:
+            answer = pool.run(ranks, node)
+            self._file.begin(answer, ranks, node, pool.gcds)
+            self._running[answer] = node
+        answer.add_done_callback(self._running.pop)
+        return answer
+
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        """End the ranks (processes) of a job on a node at once, without a checkpoint."""
+        with self._shared.use() as pool:
+            pool.call_off(node, attempt, reason)
+
+    def release(self, node: str, attempt: str) -> None:
+        """Stop a segment (job of training) at a checkpoint, so that it can continue elsewhere."""
+        with self._shared.use() as pool:
+            pool.release(node, attempt)
+
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record whether a job, named by ``work``, succeeded on a node."""
+        with self._shared.use() as pool:
+            pool.record(node, work, worked)
+
+    def avoid(self, node: str, reason: str) -> None:
+        """Send no further jobs to a node that refused a job; ``reason`` is for the user."""
+        with self._shared.use() as pool:
+            pool.avoid(node, reason)
+
+
+class SharedPool:
+    """Pool of a site whose nodes are divided among several users, each in a thread of its own.
+
+    Parameters
+    ----------
+    pool
+        Pool, started by its owner.
+    gcds
+        Number of GCDs on a node.
+    """
+
+    def __init__(self, pool: Pool, gcds: int) -> None:
+        self._pool, self._gcds = pool, gcds
+        self._lock = threading.RLock()
+        self._shares: list[Share] = []
+        self._users: dict[str, Share] = {}
+        self._is_closed = False
+
+    @contextmanager
+    def share(self, directory: Path) -> Iterator[Share]:
+        """Context manager: a further user of the pool.
+
+        ``directory`` lies in the directory that gets the user's `workers.json`.
+        """
+        share = Share(self, directory)
+        with self._lock:
+            self._shares.append(share)
+        try:
+            yield share
+        finally:
+            with self._lock:
+                self._shares.remove(share)
+
+    def close(self) -> None:
+        """Refuse all further use, so that the users' threads end."""
+        with self._lock:
+            self._is_closed = True
+
+    @contextmanager
+    def use(self) -> Iterator[Pool]:
+        """Context manager: the pool, for one thread at a time.
+
+        Raises
+        ------
+        CampaignStopped
+            If the pool has been closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise CampaignStopped(
+                    "the script that holds the site's nodes gives them back; start it again to "
+                    "continue"
+                )
+            yield self._pool
+
+    @property
+    def demand(self) -> int:
+        """Number of GCDs that all users together could use now."""
+        return sum(share.demand for share in self._shares)
+
+    def divide(self, hosts: Sequence[Host], share: Share) -> list[Host]:
+        """Divide nodes among the users, and return those of one user that no other works on.
+
+        Users get as many nodes each, but none more than it needs; the first user comes first. What
+        is left belongs to the last that needs any. Nodes change hands when their jobs have ended.
+
+        Parameters
+        ----------
+        hosts
+            All nodes that take jobs.
+        share
+            User whose nodes are returned.
+        """
+        needs = [math.ceil(one.demand / self._gcds) for one in self._shares]
+        if any(needs):
+            self._assign([host.name for host in hosts], fair(needs, len(hosts)))
+        busy = set[str]().union(*(one.nodes for one in self._shares if one is not share))
+        return [
+            host for host in hosts if self._users.get(host.name) is share and host.name not in busy
+        ]
+
+    def _assign(self, nodes: Sequence[str], most: Sequence[int]) -> None:
+        """Give each user its number of nodes, ``most``; as few as possible change hands."""
+        at_work = {node for share in self._shares for node in share.nodes}
+        free = [node for node in nodes if self._users.get(node) not in self._shares]
+        lacking: list[tuple[Share, int]] = []
+        for share, number in zip(self._shares, most, strict=True):
+            own = [node for node in nodes if self._users.get(node) is share]
+            own.sort(key=lambda node, share=share: node not in share.nodes)  # type: ignore[misc]
+            free += own[number:]
+            lacking.append((share, number - len(own[:number])))
+        free.sort(key=lambda node: node in at_work)
+        users = iter([share for share, number in lacking for _ in range(number)])
+        self._users |= dict(zip(free, users, strict=False))
+
+
+def fair(needs: Sequence[int], nodes: int) -> list[int]:
+    """Divide a number of nodes fairly, and return each user's number; they add up to ``nodes``.
+
+    Nobody gets more than another who needs more too (max-min fairness), and the first user comes
+    first. Nodes that nobody needs go to the last user that needs any.
+
+    Parameters
+    ----------
+    needs
+        Number of nodes that each user needs; not all zero.
+    nodes
+        Number of nodes there are.
+    """
+    given, left = [0] * len(needs), nodes
+    while left and given != [*needs]:
+        for user, need in enumerate(needs):
+            if left and given[user] < need:
+                given[user] += 1
+                left -= 1
+    given[max(user for user, need in enumerate(needs) if need)] += left
+    return given

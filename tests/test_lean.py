@@ -1,0 +1,31 @@
+"""Leaner imports of torch_geometric: what is left out comes when it is used."""
+
+import subprocess
+import sys
+
+WORDS = """
+import inspect, sys
+from hydragnn_flow.lean import import_lean
+import_lean()
+import torch_geometric
+import torch
+left_out = ("torch._dynamo", "torch_geometric.datasets.qm9", "pandas")
+assert not [name for name in left_out if name in sys.modules]
+inspect.getmodule(inspect.currentframe())  # looks at all modules
+assert "torch_geometric.datasets.qm9" not in sys.modules
+compiled = torch.compile(torch.nn.Linear(1, 1))
+assert torch_geometric.is_torch_instance(compiled, torch.nn.Linear)
+assert not torch_geometric.is_torch_instance(compiled, torch.nn.Conv2d)
+assert torch_geometric.typing.WITH_PT20
+assert issubclass(torch_geometric.datasets.QM9, torch_geometric.data.Dataset)
+from torch_geometric.datasets import Planetoid
+try:
+    torch_geometric.datasets.Missing
+except AttributeError:
+    print("whole")
+"""
+
+
+def test_torch_geometric_is_whole_without_what_its_root_imports():
+    done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True)
+    assert done.stdout == "whole\n", done.stderr
