@@ -19,6 +19,9 @@ INTERFACE = "hsn0"  # Workflows, Parsl
 # Workflows, Parsl; the campaign's files must be on these file systems.
 DIRECTIVES = ("#PBS -l filesystems=home:flare", "#PBS -l place=scatter")
 FIRST_LINES = (
+    "module load frameworks",  # PyTorch on Aurora; PBS passes none of the shell's to jobs
+    # oneCCL, minimal set; the rest of it is for ranks that mpiexec starts (execution/binding.py).
+    "export FI_MR_CACHE_MONITOR=userfaultfd",
     "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
     'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
 )

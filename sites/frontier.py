@@ -14,11 +14,17 @@ from hydragnn_flow.execution.sites import (
     batch_site,
     check_limits,
     guessed_gcd,
+    priority_of,
     slurm_jobs,
 )
 
 INTERFACE = "hsn0"  # PyTorch on Frontier, Best Practices: NCCL_SOCKET_IFNAME
 FIRST_LINES = (
+    # PyTorch on Frontier, batch script; a rocm that was loaded in the shell stays.
+    "[[ :$LOADEDMODULES == *:rocm/* ]] || "
+    "module load PrgEnv-gnu/8.7.0 cpe/26.03 rocm/7.1.1 craype-accel-amd-gfx90a",
+    "module load rccl-net-plugin",  # after rocm (RCCL Network Plugin)
+    "export LD_LIBRARY_PATH=${CRAY_LD_LIBRARY_PATH:+$CRAY_LD_LIBRARY_PATH:}$LD_LIBRARY_PATH",
     # PyTorch on Frontier, batch script: MIOpen's cache must not be on a shared file system.
     "export MIOPEN_USER_DB_PATH=/tmp/$USER-miopen",
     "export MIOPEN_CUSTOM_CACHE_DIR=$MIOPEN_USER_DB_PATH",
@@ -29,9 +35,13 @@ FIRST_LINES = (
 DIRECTIVES = ("#SBATCH --network=disable_rdzv_get,single_node_vni",)
 # Job Priority by Node Count; `extended`: Extended Partition Policy.
 LIMITS = {
-    "batch": (Limit(1, 91, 2), Limit(92, 183, 6), Limit(184, 9472, 12)),
+    "batch": (
+        *(Limit(1, 91, 2), Limit(92, 183, 6), Limit(184, 1881, 12)),
+        *(Limit(1882, 5644, 12, days=4), Limit(5645, 9472, 12, days=8)),
+    ),
     "extended": (Limit(1, 64, 24),),
 }
+MOST_AGING = 4  # `batch` Partition Policy: jobs of a user that are eligible to run
 NODE = Node(
     gcds=tuple(str(gcd) for gcd in range(8)),
     gcd=guessed_gcd("hip", 58),  # 64 GB of HBM each (GPUs)
@@ -67,4 +77,12 @@ def site(options: Options) -> Site:
     provider = slurm_jobs(
         run, gpus_per_node=8, cores_per_node=56, directives=DIRECTIVES, constraint=constraint
     )
-    return batch_site("frontier", NODE, run, provider, scheduler="slurm", first_lines=FIRST_LINES)
+    return batch_site(
+        "frontier",
+        NODE,
+        run,
+        provider,
+        scheduler="slurm",
+        first_lines=FIRST_LINES,
+        priority=priority_of(run, LIMITS["batch"], MOST_AGING) * (run.partition == "batch"),
+    )

@@ -35,6 +35,8 @@ def site(options: Options) -> Site:
         interface=INTERFACE,
     )
     constraint = f"gpu&{run.constraint}" if run.constraint else "gpu"
-    # -c counts hardware threads, two a core.
+    # -c counts hardware threads, two a core. NERSC's own job of NCCL on two nodes has no --network,
+    # its module `pytorch` brings the plugin, and Slurm's jobs inherit the modules of the shell
+    # (github.com/NERSC/nersc-dl-multigpu, submit_batch_modules.sh and outputs/).
     provider = slurm_jobs(run, gpus_per_node=4, cores_per_node=128, constraint=constraint)
     return batch_site("perlmutter", NODE, run, provider, scheduler="slurm")

@@ -19,6 +19,15 @@ INTERFACE = "hsn0"  # Globus Compute's example of a Polaris endpoint
 # Workflows, Parsl; the campaign's files must be on these file systems.
 DIRECTIVES = ("#PBS -l filesystems=home:eagle", "#PBS -l place=scatter")
 FIRST_LINES = (
+    # Python, Polaris; PBS passes none of the shell's modules to jobs.
+    "module use /soft/modulefiles; module load conda; conda activate base",
+    # NCCL: the plugin of aws-ofi-nccl, without which nodes exchange data by sockets. NCCL_NET is
+    # left out: with it ranks end where the plugin does not start, and none of a node need it.
+    "export NCCL_NET_GDR_LEVEL=PHB NCCL_CROSS_NIC=1 NCCL_COLLNET_ENABLE=1",
+    "export LD_LIBRARY_PATH=/soft/libraries/hwloc/lib:$LD_LIBRARY_PATH",
+    "export LD_LIBRARY_PATH=/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib:$LD_LIBRARY_PATH",
+    "export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd",
+    "export FI_CXI_DEFAULT_CQ_SIZE=131072",
     "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
     'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
 )

@@ -138,6 +138,8 @@ def conclusions(
     _, _, most = percentiles([draw.node_hours for draw in draws])
     if site.scheduler is not None:
         yield _jobs(longest, site)
+        if site.priority:
+            yield site.priority
         yield (
             f"apply for {number(most)} node-hours: it takes less nine times of ten, as far as is "
             f"known"

@@ -33,6 +33,9 @@ class Jobs:
     partition: Annotated[
         str | None, _of_jobs("-p", "--partition", about="Partition or queue of batch jobs.")
     ] = None
+    qos: Annotated[
+        str | None, _of_jobs("-q", "--qos", about="Quality of service of batch jobs.")
+    ] = None
     walltime: Annotated[
         str | None, _of_jobs("-t", "--walltime", about="Time limit of each batch job, HH:MM:SS.")
     ] = None

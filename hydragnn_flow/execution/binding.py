@@ -19,6 +19,15 @@ _DEVICE_LISTS = {
     "hip": "ROCR_VISIBLE_DEVICES",
     "xpu": "ZE_AFFINITY_MASK",
 }
+# oneCCL of ranks that no MPI launcher started (oneCCL, Environment Variables). Aurora's modules set
+# the launcher `pmix` and the transport `mpi`. Of oneCCL 2021.17 on CPUs, two such processes ended
+# with an error of MPI by these, and summed arrays by what is here.
+_WITHOUT_MPI = {
+    "CCL_PROCESS_LAUNCHER": "none",  # with CCL_LOCAL_RANK and CCL_LOCAL_SIZE, of each gang
+    "CCL_ATL_TRANSPORT": "ofi",
+    "CCL_KVS_MODE": None,  # `mpi` is only for the transport `mpi`
+    "CCL_ZE_IPC_EXCHANGE": "sockets",  # ALCF, vLLM on Aurora: ranks that mpiexec did not start
+}
 
 
 def environment(node: Node, position: int) -> dict[str, str | None]:
@@ -47,11 +56,14 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
     variables["RES_OPTIONS"] = "timeout:1 attempts:1"
     if node.device == "cpu":
         return variables | {"CUDA_VISIBLE_DEVICES": ""}
-    # NCCL and RCCL read this once per process, and would otherwise listen on whichever interface
-    # they find first. `=` requires this exact name; the user's own choice is kept.
-    if "NCCL_SOCKET_IFNAME" not in os.environ:
-        variables["NCCL_SOCKET_IFNAME"] = f"={node.interface or LOOPBACK}"
-    device = _device(node, position)
+    device, interface = _device(node, position), node.interface or LOOPBACK
+    # Communication libraries read these once per process, and would otherwise listen on whichever
+    # interface they find first. `=` requires this exact name; the user's own choice is kept.
+    name, value = "NCCL_SOCKET_IFNAME", f"={interface}"
+    if node.device == "xpu":
+        name, value = "CCL_KVS_IFACE", interface
+    if name not in os.environ:
+        variables[name] = value
     if node.device == "hip":
         # ROCR_VISIBLE_DEVICES filters first; CUDA_ and HIP_VISIBLE_DEVICES would then index what
         # is left and hide every GCD but the first (parsl issue 3858).
@@ -69,7 +81,11 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
         }
     # Tiles have numbers of their own, or are written `card.tile`; the hierarchy says which.
     hierarchy = "COMPOSITE" if "." in device else "FLAT"
-    return variables | {"ZE_AFFINITY_MASK": device, "ZE_FLAT_DEVICE_HIERARCHY": hierarchy}
+    return (
+        variables
+        | _WITHOUT_MPI
+        | {"ZE_AFFINITY_MASK": device, "ZE_FLAT_DEVICE_HIERARCHY": hierarchy}
+    )
 
 
 def _device(node: Node, position: int) -> str:

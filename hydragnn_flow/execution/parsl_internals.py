@@ -8,8 +8,10 @@ Parsl has a release a week, and renames such names. The other modules import the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import parsl.addresses
@@ -31,7 +33,7 @@ from parsl.executors.high_throughput.mpi_resource_management import TaskSchedule
 from parsl.jobs.states import TERMINAL_STATES, JobState
 from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
-from parsl.providers import SlurmProvider
+from parsl.providers import PBSProProvider, SlurmProvider
 from parsl.providers.errors import SubmitException
 from parsl.serialize import deserialize, pack_apply_message, serialize
 from parsl.utils import setproctitle
@@ -42,7 +44,35 @@ IN_A_THREAD = "_parsl_internal"
 """Label of the executor whose apps run in threads of the script, in every `DataFlowKernel`."""
 
 
-class Sbatch(SlurmProvider):
+class _Named:
+    """Mixin of Parsl's providers: a batch job is named after its run directory and its block."""
+
+    script_dir: str | None
+
+    def submit(self, command: str, tasks_per_node: int, job_name: str = "parsl") -> str:
+        """Submit a batch job; return its number.
+
+        Parameters
+        ----------
+        command
+            Command line that starts the workers of a node.
+        tasks_per_node
+            Number of workers to start on each node.
+        job_name
+            Parsl's name of the job, which ends with the block and is the same for all runs.
+        """
+        # RUN_DIR/parsl/000/submit_scripts; both batch systems take these characters.
+        run = re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.script_dir or "").parts[-4])[:64]
+        name = f"{run}.{job_name.rpartition('.')[2]}"
+        number: str = super().submit(command, tasks_per_node, name)  # type: ignore[misc]
+        return number
+
+
+class Qsub(_Named, PBSProProvider):
+    """Parsl's PBS Pro provider, whose jobs are named after the run directory."""
+
+
+class Sbatch(_Named, SlurmProvider):
     """Parsl's Slurm provider, which submits and cancels jobs without asking `sacct`.
 
     Parsl's own provider runs `sacct` when it is made, to read the states of jobs from there later,
@@ -110,6 +140,7 @@ def as_published() -> Iterator[None]:
         (parsl, "Config"): _Published,
         (parsl.config, "Config"): _Published,
         (parsl.providers, "SlurmProvider"): Sbatch,
+        (parsl.providers, "PBSProProvider"): Qsub,
     }
     before = {(owner, name): getattr(owner, name) for owner, name in ours}
     try:

@@ -31,7 +31,7 @@ Device = Literal["cpu", "cuda", "hip", "xpu"]
 PARSL = ("2026.10.19", "2026.11")
 """First version of Parsl that the tests pass with, and the first one that they do not know."""
 # Options that the command line has too.
-_FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
+_FLAGS = ("account", "partition", "qos", "walltime", "nodes", "blocks")
 
 
 def cores_in(group: str) -> set[int]:
@@ -275,6 +275,8 @@ class Site:
 
     walltime: float = math.inf
     """Time limit of each batch job [s]; infinite if there is none."""
+    priority: str = ""
+    """Sentence on numbers of nodes that the queue prefers, for plans; empty without preference."""
     shared: Callable[[Path], AbstractContextManager[Any]] | None = None
     """Function that takes a directory and returns workers that others use too, as a context
     manager; None for workers of one's own."""

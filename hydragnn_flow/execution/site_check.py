@@ -207,8 +207,8 @@ def faults(
             found.append(f"{one['between']}: exchange no data ({one['fault']})")
         elif one["missing"]:
             found.append(
-                f"{one['between']}: exchange data without {one['missing']}, which is not on "
-                "LD_LIBRARY_PATH, and so by slow sockets; load the module that has it, on Frontier "
-                "rccl-net-plugin"
+                f"{one['between']}: exchange data by slow sockets, without a plugin for Slingshot "
+                f"({one['missing']}); load the module that has it, put its folder on "
+                "LD_LIBRARY_PATH, or its path into NCCL_NET_PLUGIN"
             )
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,6 +18,8 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.execution.workers.rendezvous import SLINGSHOT
+from hydragnn_flow.training.distributed import LIBRARIES
 from hydragnn_flow.training.monitor import EnergyMeter
 from hydragnn_flow.training.recorded import RECORDERS, replays_wanted
 
@@ -146,7 +148,6 @@ def _read(path: str) -> int:
 
 MIB = 64
 """Size of the array that is summed [MiB]."""
-_PLUGIN = "librccl-net.so"
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``gb_per_s``, the array's size divided by the shortest time of an all-reduce [10⁹ bytes/s];
-        and ``missing``, the plugin that RCCL lacks to use Slingshot, or empty.
+        and ``missing``, the reason why NCCL or RCCL has no plugin for Slingshot, or empty.
 
     Raises
     ------
@@ -178,17 +179,35 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
         least = min(least, time.perf_counter() - begin)
         if not is_right:
             raise InputError("an all-reduce gives wrong sums; report the nodes to their centre")
-    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    needs_plugin = torch.version.hip is not None and request["interface"] is not None
+    is_slingshot = request["interface"] is not None and SLINGSHOT.exists()
+    kind = "hip" if torch.version.hip else device
     return {
         "gb_per_s": MIB * 2**20 / least / 1e9,
-        "missing": _PLUGIN if needs_plugin and not has_plugin(folders) else "",
+        "missing": missing_plugin(kind) if is_slingshot else "",
     }
 
 
-def has_plugin(folders: list[str]) -> bool:
-    """Return whether any of the directories contains librccl-net.so.
+def missing_plugin(device: str) -> str:
+    """Return why the plugin for Slingshot cannot be loaded; empty if it can, or none is needed.
 
-    RCCL, AMD's communication library, needs this library to use the network Slingshot.
+    NCCL and RCCL look for it as the loader does (`LD_LIBRARY_PATH`), unless `NCCL_NET_PLUGIN` gives
+    a path or another name.
+
+    Parameters
+    ----------
+    device
+        Type of the devices: `cuda`, `hip`, `xpu` or `cpu`.
     """
-    return any(Path(folder, _PLUGIN).exists() for folder in folders if folder)
+    names, said = LIBRARIES[device].plugins, ""
+    if names and (given := os.environ.get("NCCL_NET_PLUGIN")):
+        names = tuple(
+            form for name in given.split(",") for form in (name, f"libnccl-net-{name}.so")
+        )
+    for name in names:
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            said = said or str(error)
+        else:
+            return ""
+    return said

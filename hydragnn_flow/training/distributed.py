@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,10 +15,28 @@ from hydragnn_flow.errors import InputError
 
 # Timeout of collective operations; saving a checkpoint has to fit into it.
 PATIENCE = timedelta(minutes=5)
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+
+
+class Library(NamedTuple):
+    """Communication library of a type of devices, as torch.distributed uses it."""
+
+    backend: str
+    errors: tuple[str, ...]
+    """Words in its messages about a broken connection."""
+    plugins: tuple[str, ...] = ()
+    """Files of the plugin for the network Slingshot, any of which will do."""
+
+
+LIBRARIES = {
+    "cpu": Library("gloo", ("gloo/transport", "Connection closed by peer")),
+    "cuda": Library("nccl", ("NCCL error",), ("libnccl-net.so",)),
+    # RCCL; the name that it looks for depends on its version (OLCF, PyTorch on Frontier).
+    "hip": Library("nccl", ("NCCL error",), ("librccl-net.so", "libnccl-net.so")),
+    # oneCCL uses libfabric itself; its transport failed, or a collective for that reason.
+    "xpu": Library("xccl", ("oneCCL: atl_", "atl_status: FAILURE")),
+}
+"""Communication library of each type of devices."""
 _kept: list[object] = []
-# Words in the backends' messages about a broken connection.
-_TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,7 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
     if size == 1:
         return World()
     dist.init_process_group(
-        _BACKENDS[device], store=store, rank=rank, world_size=size, timeout=PATIENCE
+        LIBRARIES[device].backend, store=store, rank=rank, world_size=size, timeout=PATIENCE
     )
     return World(rank, size)
 
@@ -101,8 +120,8 @@ def keep_forever(thing: object) -> None:
 
 def lost_a_rank(error: Exception) -> bool:
     """Return whether an error only says that the connection to another rank broke."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(name in text for name in _TRANSPORTS)
+    words = ["TCPStore", *(word for library in LIBRARIES.values() for word in library.errors)]
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 ACCELERATORS = ("cuda", "xpu")

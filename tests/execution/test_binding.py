@@ -22,7 +22,7 @@ def node_of(device, *gcds, cores=()):
 def _nothing_given(monkeypatch):
     for name in ("CUDA", "ROCR", "HIP"):
         monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
-    for name in ("ZE_AFFINITY_MASK", "NCCL_SOCKET_IFNAME"):
+    for name in ("ZE_AFFINITY_MASK", "NCCL_SOCKET_IFNAME", "CCL_KVS_IFACE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -34,6 +34,8 @@ def _nothing_given(monkeypatch):
         ("hip", "1", {"HIP_VISIBLE_DEVICES": None}),
         ("cuda", "1", {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         ("xpu", "3", {"ZE_AFFINITY_MASK": "3", "ZE_FLAT_DEVICE_HIERARCHY": "FLAT"}),
+        # No MPI launcher starts trainers, whatever the modules of the machine say.
+        ("xpu", "3", {"CCL_PROCESS_LAUNCHER": "none", "CCL_KVS_MODE": None}),
         ("xpu", "1.0", {"ZE_AFFINITY_MASK": "1.0", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}),
         ("cpu", "1", {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "7"}),
     ],

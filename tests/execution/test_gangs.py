@@ -335,9 +335,11 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     tmp_path, monkeypatch, capsys, steps, network, net
 ):
     """It connects processes of one step, and RCCL would wait for the others."""
-    monkeypatch.setattr(rendezvous_module, "_SLINGSHOT", tmp_path / network)
+    monkeypatch.setattr(rendezvous_module, "SLINGSHOT", tmp_path / network)
     monkeypatch.delenv("NCCL_NET", raising=False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)  # as it is set here, for it to be restored
+    for name in ("CCL_LOCAL_RANK", "CCL_LOCAL_SIZE", "FI_PROVIDER", "FI_TCP_IFACE"):
+        monkeypatch.setenv(name, "cxi")
     of_threads = threading.local()
     monkeypatch.setattr(rendezvous_module, "_step", lambda: of_threads.step)
     met = threading.Barrier(2, timeout=60)
@@ -345,11 +347,14 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     def run(rank):
         of_threads.step = steps[rank]
         with meet(tmp_path, rank):
+            assert os.environ["CCL_LOCAL_RANK"] in "01", "both are on this node"
+            assert os.environ["CCL_LOCAL_SIZE"] == "2"
             met.wait()
 
     with ThreadPoolExecutor(2) as ranks:
         list(ranks.map(run, range(2)))
     assert os.environ.pop("NCCL_NET", None) == net
+    assert os.environ["FI_PROVIDER"] == ("cxi" if net is None else "tcp")
     assert ("the ranks are in 2 job steps" in capsys.readouterr().out) is (net is not None)
 
 

@@ -1,9 +1,13 @@
 """`hydragnn-flow site check`: what real workers find, and what is said when it is wrong."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +22,6 @@ from hydragnn_flow.execution import Node, Rank, Site, merged, run_ranks, site_pr
 from hydragnn_flow.execution import site_check as check
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.site_check import faults
-from hydragnn_flow.execution.site_probe import has_plugin
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -88,7 +91,7 @@ def gpu(host, gcd, **found):
 
 
 RIGHT = {"between": "two GCDs of a node", "gb_per_s": 90.0, "missing": ""}
-SLOW = {"between": "two nodes", "gb_per_s": 1.0, "missing": "librccl-net.so"}
+SLOW = {"between": "two nodes", "gb_per_s": 1.0, "missing": "librccl-net.so: no such file"}
 SILENT = {"between": "two nodes", "fault": "only 1 of 2 ranks met in 120 s"}
 SAME = "is the same device as GCD"
 
@@ -102,7 +105,11 @@ SAME = "is the same device as GCD"
         (gpu("a", "1", cores=[0, 1]), RIGHT, ["GCD 1 of a: may not use all of the cores 8-15"]),
         (gpu("a", "1", not_replayed="it hung"), RIGHT, ["GCD 1 of a: cannot replay recorded"]),
         ({"host": "a", "gcd": "1", "fault": "exit code 1"}, RIGHT, ["GCD 1 of a: exit code 1"]),
-        (gpu("a", "1"), SLOW, ["two nodes: exchange data without librccl-net.so"]),
+        (
+            gpu("a", "1"),
+            SLOW,
+            ["two nodes: exchange data by slow sockets, without a plugin for Slingshot (librccl"],
+        ),
         (gpu("a", "1"), SILENT, [f"two nodes: exchange no data ({SILENT['fault']})"]),
     ],
 )
@@ -145,10 +152,35 @@ def test_replays_that_compute_something_else_are_noticed(monkeypatch):
     site_probe.replay("cpu")
 
 
-def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path):
-    assert not has_plugin(["", str(tmp_path)])
-    (tmp_path / "librccl-net.so").touch()
-    assert has_plugin(["/no/such/folder", str(tmp_path)])
+# What each device misses with each value of NCCL_NET_PLUGIN, in a process of its own.
+LOADS = """
+import json, os
+from hydragnn_flow.execution.site_probe import missing_plugin
+for value in json.loads(os.environ["VALUES"]):
+    os.environ["NCCL_NET_PLUGIN"] = value
+    print(json.dumps([missing_plugin(device) for device in ("cuda", "hip", "xpu", "cpu")]))
+"""
+
+
+def test_a_plugin_is_looked_for_where_nccl_and_rccl_do(tmp_path):
+    """By the loader, or where NCCL_NET_PLUGIN says: a path, a name or the end of one."""
+    library = next(Path(psutil.__file__).parent.glob("*.abi3.so"))
+    for name in ("libnccl-net.so", "libnccl-net-ofi.so"):
+        (tmp_path / name).symlink_to(library)
+    values = ["", "ofi", f"none,{tmp_path}/libnccl-net.so", "none", f"{tmp_path}/not.so"]
+    found = {}
+    for folder in ("/no/such/folder", str(tmp_path)):
+        variables = {"LD_LIBRARY_PATH": folder, "VALUES": json.dumps(values)}
+        said = subprocess.check_output(
+            [sys.executable, "-c", LOADS], env={**os.environ, **variables}, text=True
+        )
+        answers = [json.loads(line) for line in said.splitlines()]
+        assert all(answer[2:] == ["", ""] for answer in answers), "oneCCL and gloo need none"
+        found[folder] = [[why.partition(":")[0] for why in answer[:2]] for answer in answers]
+    none, wrong = ["none", "none"], [f"{tmp_path}/not.so"] * 2
+    assert found[str(tmp_path)] == [["", ""], ["", ""], ["", ""], none, wrong]
+    absent = [["libnccl-net.so", "librccl-net.so"], ["ofi", "ofi"], ["", ""], none, wrong]
+    assert found["/no/such/folder"] == absent
 
 
 def test_two_gcds_exchange_data(tmp_path):

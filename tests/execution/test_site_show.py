@@ -1,6 +1,8 @@
 """`hydragnn-flow site show`: the scripts a site would submit, on a machine without a scheduler."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -8,29 +10,48 @@ from typer.testing import CliRunner
 from hydragnn_flow.cli import app
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
+from hydragnn_flow.execution.binding import environment
 from hydragnn_flow.execution.sites.preview import preview
 
-
-def test_frontiers_script_asks_for_what_olcf_says():
-    _, command, script, _ = preview(load_site("frontier", account="ABC123", nodes=8, blocks=2))
-    assert command.startswith("sbatch ")
-    for line in (
-        "#SBATCH --nodes=4",
-        "#SBATCH --time=120",
-        "#SBATCH --account=ABC123",
-        "#SBATCH --constraint=nvme",
-        "#SBATCH --no-requeue",
-    ):
-        assert f"{line}\n" in script
-    assert "srun --ntasks 4 -l --ntasks-per-node=1 -c 56 --gpus-per-node=8 --no-kill" in script
-    assert "--max_workers_per_node=8 " in script
+# Environment of a trainer process and batch script, each line with the page that it is from.
+GOLDEN = Path(__file__).parents[1] / "golden" / "sites.txt"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "aurora": {"partition": "debug", "nodes": 2},
+    "frontier": {"nodes": 8, "blocks": 2},
+    "perlmutter": {"nodes": 2},
+    "polaris": {"partition": "debug", "nodes": 2},
+}
 
 
-def test_polaris_is_asked_by_qsub():
-    _, command, script, _ = preview(load_site("polaris", account="ABC123", partition="debug"))
-    assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
-    assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
-    assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script
+def shown(name):
+    """What the golden file has, line by line."""
+    site = load_site(name, account="ABC123", **OPTIONS[name])
+    for variable, value in sorted(environment(site.node, 1).items()):
+        yield f"unset {variable}" if value is None else f"{variable}={value}"
+    _, command, script, _ = preview(site)
+    lines = [line for line in script.splitlines() if line.strip() and line != "#!/bin/bash"]
+    ours = [line.startswith("export JOBNAME=") for line in lines].index(True)
+    start = next(line for line in lines if line.startswith(("srun ", "mpiexec ")))
+    for line in (command, *lines[:ours], start):
+        if not line.startswith(("export PATH=", "export PYTHONPATH=")):  # of this host
+            yield re.sub(r"(block-0)\.[\d.]+\d", r"\1", line)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_trainers_and_batch_jobs_get_what_the_pages_say(name, monkeypatch):
+    of_the_host = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+    for variable in (*of_the_host, "NCCL_SOCKET_IFNAME", "CCL_KVS_IFACE", "PYTHONUSERBASE"):
+        monkeypatch.delenv(variable, raising=False)
+    golden = GOLDEN.read_text(encoding="utf-8").partition(f"[{name}]\n")[2].partition("\n\n")[0]
+    told = [line.rpartition("  # ") for line in golden.splitlines() if line]
+    assert [*shown(name)] == [line for line, _, _ in told]
+    assert all(page for _, _, page in told), "from which page?"
+
+
+def test_a_quality_of_service_is_asked_for_on_the_command_line():
+    ran = CliRunner().invoke(app, ["site", "show", "frontier", "-A", "ABC123", "-q", "debug"])
+    assert ran.exit_code == 0, ran.output
+    assert "#SBATCH --qos=debug\n" in ran.output
 
 
 def test_a_network_that_this_host_lacks_is_no_hindrance():

@@ -69,6 +69,32 @@ def test_frontier_takes_what_its_queues_take(options, nodes_per_job, tmp_path):
     assert executors_of(site, tmp_path)["gcd"].provider.nodes_per_block == nodes_per_job
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"nodes": 64, "blocks": 4}, ""),
+        ({"nodes": 64, "blocks": 8}, "--blocks 4 is enough"),
+        ({"nodes": 64, "blocks": 8, "partition": "extended"}, ""),
+        ({"nodes": 4096}, "a job of 4,096 nodes is queued as if it had waited 4 days"),
+        # Three blocks would not divide the nodes.
+        ({"nodes": 4096, "blocks": 4}, "--blocks 2 has more priority: a job of 2,048 nodes"),
+        ({"nodes": 9408, "blocks": 4}, "--blocks 1 has more priority: a job of 9,408 nodes"),
+    ],
+)
+def test_frontiers_bins_of_priority_are_known(options, says):
+    priority = load_site("frontier", account="ABC123", **options).priority
+    assert priority.startswith(says) and bool(priority) is bool(says)
+
+
+@pytest.mark.parametrize("base", [None, "/home/me/.local/pytorch2.8"])
+def test_jobs_see_no_packages_in_the_home_directory_unless_a_module_means_them(monkeypatch, base):
+    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
+    if base is not None:
+        monkeypatch.setenv("PYTHONUSERBASE", base)
+    provider = executors_of(load_site("slurm", node=NODE, interface="lo"), Path())["gcd"].provider
+    assert ("export PYTHONNOUSERSITE=1\n" in provider.worker_init) is (base is None)
+
+
 def test_jobs_find_the_users_modules(tmp_path, monkeypatch):
     """A PBS job does not inherit the driver's variables."""
     monkeypatch.chdir(tmp_path)

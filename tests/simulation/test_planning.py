@@ -100,6 +100,11 @@ def test_a_plan_says_which_jobs_to_ask_for(hours, asked):
     assert first.startswith("ask for 2 x 2 nodes") and asked in first
 
 
+def test_a_plan_says_which_blocks_the_queue_prefers():
+    advice = "--blocks 1 has more priority: a job of 4 nodes"
+    assert f" | {advice} | apply for" in told([TOOK] * 3, site=replace(JOBS, priority=advice))
+
+
 def test_a_plan_says_what_it_does_not_know():
     sentences = told([TOOK] * 3, replace(TOOK, makespan=1800.0), is_calibrated=False)
     assert "50% shorter, +0% node-hours" in sentences

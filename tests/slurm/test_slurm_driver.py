@@ -41,6 +41,8 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(cluster, tmp_pa
     campaign.wait_for(
         "a block in the queue", lambda: any(block["reason"] for block in campaign.blocks("pending"))
     )
+    names = cluster.ask("squeue", "--noheader", "--format=%j").split()
+    assert any(name.startswith("run.block-0.") for name in names), "named after its directory"
     status = " ".join(campaign.status().split())
     assert "in the queue since" in status
     assert "(Resources)" in status or "(Priority)" in status

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hydragnn_flow.execution.sites.this_node import this_node
-from hydragnn_flow.training.distributed import this_device
+from hydragnn_flow.training.distributed import lost_a_rank, this_device
 
 
 def seen(monkeypatch, kind, available):
@@ -57,3 +57,20 @@ def test_slots_of_cpu_cores_have_room_for_a_process(monkeypatch):
     node = this_node()
     assert (len(node.gcds), node.cores_per_gcd) == (7, 2)
     assert node.gcd.memory_gib > node.gcd.process_gib
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"),
+    [
+        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer", True),
+        ("NCCL error in: ../ProcessGroupNCCL.cpp:94, remote process exited", True),
+        ("oneCCL: atl_ofi_comm.cpp:125 allgatherv: EXCEPTION: send failed", True),
+        ("oneCCL: allreduce_entry.hpp:63 update: EXCEPTION: ALLREDUCE entry failed. "
+         "atl_status: FAILURE", True),
+        # Every rank would say so again, wherever it is sent.
+        ("oneCCL: exec.cpp:134 start_workers: EXCEPTION: failed to start worker # 0", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)  # fmt: skip
+def test_a_lost_rank_is_known_by_the_words_of_each_backend(said, is_lost):
+    assert lost_a_rank(RuntimeError(said)) is is_lost

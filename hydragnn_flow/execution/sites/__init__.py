@@ -19,6 +19,7 @@ from hydragnn_flow.execution.sites.batch import (
     check_limits,
     local_processes,
     pbs_jobs,
+    priority_of,
     slurm_jobs,
     srun_options,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "guessed_gcd",
     "local_processes",
     "pbs_jobs",
+    "priority_of",
     "slurm_jobs",
     "srun_options",
     "this_node",

@@ -30,15 +30,20 @@ from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.pools.calls import AGENT
 from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.execution.site import Node, Options, Scheduler, Site
-from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
+from hydragnn_flow.execution.sites.staging import (
+    SCRIPT,
+    is_environment,
+    pack_environment,
+    place_of,
+)
 from hydragnn_flow.log import tell
 
 if TYPE_CHECKING:
     from parsl import Config
     from parsl.executors import HighThroughputExecutor
-    from parsl.providers import LocalProvider, PBSProProvider
+    from parsl.providers import LocalProvider
 
-    from hydragnn_flow.execution.parsl_internals import Sbatch
+    from hydragnn_flow.execution.parsl_internals import Qsub, Sbatch
 
 
 _logger = logging.getLogger(__name__)
@@ -109,7 +114,7 @@ def slurm_jobs(
 
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
-) -> Callable[..., PBSProProvider]:
+) -> Callable[..., Qsub]:
     """Return a function that makes a Parsl provider, the object that submits jobs to PBS Pro.
 
     Parameters
@@ -124,11 +129,12 @@ def pbs_jobs(
         Further arguments of Parsl's `PBSProProvider`, which override the arguments set here.
     """
 
-    def provider(**block: Any) -> PBSProProvider:
+    def provider(**block: Any) -> Qsub:
         from parsl.launchers import MpiExecLauncher
-        from parsl.providers import PBSProProvider
 
-        return PBSProProvider(
+        from hydragnn_flow.execution.parsl_internals import Qsub
+
+        return Qsub(
             **{
                 "account": options.account,
                 "queue": options.partition,
@@ -306,6 +312,10 @@ class Executors:
         """Return the shell lines at the start of a batch job; ``directory`` has Parsl's files."""
         options = self.options
         lines = [*self.first_lines, options.worker_init or ""]
+        if is_environment() and "PYTHONUSERBASE" not in os.environ:
+            # Packages in ~/.local would replace those of the environment, staged or not. Modules
+            # that mean users to install their own set PYTHONUSERBASE (NERSC, ALCF).
+            lines.insert(0, "export PYTHONNOUSERSITE=1")
         # After the user's lines, as a module must not bring another Python than the driver's.
         lines.append(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
         if path := os.environ.get("PYTHONPATH"):
@@ -335,6 +345,7 @@ def batch_site(
     *,
     scheduler: Scheduler | None,
     first_lines: tuple[str, ...] = (),
+    priority: str = "",
 ) -> Site:
     """Make a site (description of a machine) whose workers are started by batch jobs.
 
@@ -353,6 +364,8 @@ def batch_site(
         Batch system of the jobs; None if they are processes of this host.
     first_lines
         Shell lines that this machine needs at the start of every batch job.
+    priority
+        Sentence on numbers of nodes that the queue prefers, such as :func:`priority_of` returns.
     """
     is_slurm, nodes, environment = scheduler == "slurm", run.nodes or 1, run.environment
     sends = is_slurm and node.scratch is not None and nodes >= _MANY
@@ -378,6 +391,7 @@ def batch_site(
         scheduler=scheduler,
         sends_store=sends,
         walltime=run.walltime_seconds or math.inf,
+        priority=priority,
         # A scheduler tells the end of each job.
         ends=time.monotonic() + run.walltime_seconds
         if scheduler is None and run.walltime_seconds
@@ -423,6 +437,8 @@ class Limit:
     fewest: int
     most: int
     hours: int
+    days: int = 0
+    """Time by which such a job is ahead in the queue, as if it had waited so long [d]."""
 
 
 def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -> None:
@@ -457,3 +473,33 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
             f"most {hours} h; give a shorter `walltime` than {run.walltime}: another job follows "
             "while there is work"
         )
+
+
+def priority_of(run: Options, limits: Sequence[Limit], most_aging: int) -> str:
+    """Return a sentence on the priority of blocks (batch jobs); empty if there is nothing to say.
+
+    Parameters
+    ----------
+    run
+        Options of the run, completed by the site's defaults.
+    limits
+        Limits of the queue, with the days by which jobs are ahead.
+    most_aging
+        Maximum number of a user's jobs whose priority grows while they wait.
+    """
+    nodes, blocks = run.nodes or 1, run.blocks or 1
+    days = {
+        few: next((limit.days for limit in limits if nodes // few <= limit.most), 0)
+        for few in range(1, blocks + 1)
+        if nodes % few == 0
+    }
+    best = max(days, key=lambda few: (days[few], few))
+    waited = f"a job of {nodes // best:,} nodes is queued as if it had waited {days[best]} days"
+    if days[best] > days[blocks]:
+        less = f"one of {nodes // blocks:,} {days[blocks]}"
+        return f"--blocks {best} has more priority: {waited}, {less}"
+    if days[best]:
+        return waited
+    if blocks > most_aging:
+        return f"--blocks {most_aging} is enough: no more jobs of a user gain priority by waiting"
+    return ""

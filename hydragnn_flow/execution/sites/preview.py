@@ -115,10 +115,11 @@ def _block(executor: Any) -> tuple[str, str]:
         script = f"{provider.worker_init}\nexport JOBNAME={name}\n{started}"
         return "bash, on this host", script
     with tempfile.TemporaryDirectory() as folder:
-        submitted = _submitted(provider, command, name, folder)
+        scripts = Path(folder, _RUN_DIR, "000", "submit_scripts")
+        scripts.mkdir(parents=True)
+        submitted = _submitted(provider, command, name, str(scripts))
         script = Path(shlex.split(submitted)[-1]).read_text(encoding="utf-8")
-    scripts = f"{_RUN_DIR}/000/submit_scripts"
-    return submitted.replace(folder, scripts), script.replace(folder, scripts)
+    return submitted.replace(f"{folder}/", ""), script.replace(f"{folder}/", "")
 
 
 def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:

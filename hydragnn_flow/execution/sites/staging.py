@@ -91,6 +91,11 @@ def place_of(environment: str | None, scratch: str | None, site: str) -> Path | 
     return Path(place)
 
 
+def is_environment() -> bool:
+    """Return whether this Python is that of a virtual or conda environment, not the system's."""
+    return sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir()
+
+
 def pack_environment(directory: Path, place: Path) -> None:
     """Pack this Python environment, and write the script that unpacks it on a node.
 
@@ -109,7 +114,7 @@ def pack_environment(directory: Path, place: Path) -> None:
         If Python is not in a virtual or conda environment, or the environment cannot be packed.
     """
     prefix = Path(sys.prefix)
-    if sys.prefix == sys.base_prefix and not (prefix / "conda-meta").is_dir():
+    if not is_environment():
         raise InputError(
             f"environment: {prefix} is the system's Python; install in a virtual or conda "
             "environment to have it staged"

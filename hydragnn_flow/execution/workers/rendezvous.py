@@ -28,7 +28,8 @@ from hydragnn_flow.training.monitor import Stopped
 
 FILE = "rendezvous.json"
 _NODE = socket.gethostname()
-_SLINGSHOT = Path("/sys/class/cxi")  # its network cards
+SLINGSHOT = Path("/sys/class/cxi")
+"""Folder that a node on the network Slingshot has, with its network cards."""
 
 
 class RanksMissing(RuntimeError):
@@ -117,7 +118,7 @@ def rendezvous(
             place["address"], place["port"], is_master=False, timeout=timedelta(seconds=30)
         )
     names = [f"rank {number}" for number in range(size)]
-    store.set(names[rank], _step())
+    store.set(names[rank], f"{_step()} on {_NODE}")
     while not store.check(names):
         if time.monotonic() > end:
             missing = [name for name in names if not store.check([name])]
@@ -126,11 +127,18 @@ def rendezvous(
                 f"(missing: {', '.join(missing)})"
             )
         pause()
-    if len(steps := set(store.multi_get(names))) > 1 and _SLINGSHOT.exists():
+    places = [told.decode().split(" on ") for told in store.multi_get(names)]
+    # oneCCL without an MPI launcher asks for both (its CCL_PROCESS_LAUNCHER `none`).
+    neighbours = [number for number, (_, node) in enumerate(places) if node == _NODE]
+    os.environ["CCL_LOCAL_RANK"] = str(neighbours.index(rank))
+    os.environ["CCL_LOCAL_SIZE"] = str(len(neighbours))
+    if len(steps := {step for step, _ in places}) > 1 and SLINGSHOT.exists():
         # Slingshot connects only processes of one job step, which share its VNI. RCCL's plugin does
-        # not know that and would wait for ever.
-        os.environ["NCCL_NET"] = "Socket"
-        print(f"rank {rank}: the ranks are in {len(steps)} job steps, so that NCCL uses sockets")
+        # not know that and would wait for ever. oneCCL takes the provider of libfabric (oneCCL,
+        # Transport Selection).
+        sockets = {"NCCL_NET": "Socket", "FI_PROVIDER": "tcp"}
+        os.environ |= sockets | {"FI_TCP_IFACE": interface or LOOPBACK}
+        print(f"rank {rank}: the ranks are in {len(steps)} job steps, and use sockets")
     yield store
 
 
