@@ -35,7 +35,6 @@ from hydragnn_flow.segment import Call, Sender
 
 _RUNS = "hydragnn_flow.execution.workers.app:run"
 _AGAIN = "start the script again"
-_SECONDS_BETWEEN_CHECKS = 0.1
 _logger = logging.getLogger(__name__)
 
 
@@ -174,7 +173,7 @@ class SiteExecutor(ParslExecutor):
                 placed, ready = place(ready, jobs.fleet, jobs.now, may_join=False)
                 for placement in placed:
                     jobs.send(placement)
-                finished = jobs.finished(_SECONDS_BETWEEN_CHECKS)
+                finished = jobs.finished(0.1)  # then looks for new apps
                 jobs.judge_nodes(finished)
                 ready += [again for sending in finished if (again := self._take(sending))]
         except Exception as error:
