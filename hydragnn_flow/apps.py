@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import logging
 import threading
@@ -91,11 +92,15 @@ class SiteExecutor(ParslExecutor):
             If another script uses the directory, or the site cannot have workers.
         """
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._token = self._open.enter_context(sole_driver(self._directory))
-        pool = self._open.enter_context(Pool(self._site, self._directory / "parsl"))
-        self._shared = SharedPool(pool, len(self._site.node.gcds))
-        share = self._open.enter_context(self._shared.share(self._directory / "parsl"))
-        self._thread = threading.Thread(target=self._work, args=(share,), name=self.label)
+        parsl = self._directory / "parsl"
+        with ExitStack() as stack:
+            self._token = stack.enter_context(sole_driver(self._directory))
+            pool = stack.enter_context(Pool(self._site, parsl))
+            self._shared = SharedPool(pool, len(self._site.node.gcds))
+            share = stack.enter_context(self._shared.share(parsl))
+            self._open = stack.pop_all()
+        atexit.register(self.shutdown)  # a script may end without Parsl's clean-up
+        self._thread = threading.Thread(target=self._work, args=(share,), daemon=True)
         self._thread.start()
 
     def submit(
@@ -157,6 +162,7 @@ class SiteExecutor(ParslExecutor):
             self._shared.close()
             self._thread.join()
         self._open.close()
+        atexit.unregister(self.shutdown)
         super().shutdown()
 
     def _work(self, share: Share) -> None:
