@@ -42,8 +42,6 @@ arXiv:2304.11127 finds a least width of 3 % effective.
 """
 _AT_ONCE = 8192
 """Number of points for which the densities of all kernels are in memory at once."""
-_LEAST = 1e-300
-"""Smallest probability, in place of zero."""
 _KNOWN = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 _Space = dict[str, BaseDistribution]
 _Floats = NDArray[np.float64]
@@ -137,18 +135,20 @@ class Liars:
         n = len(next(iter(points.values())))
         self._choices: list[tuple[_Floats, int]] = []
         self._log_scale, self._is_discrete = np.zeros(n), np.zeros(0, bool)
-        self._middle, self._half = np.zeros((0, n)), np.zeros((0, n))
+        self._mu, self._middle, self._half = (np.zeros((0, n)) for _ in range(3))
         for x, of in zip(points.values(), kernels, strict=True):
             if _is_categorical(of):
                 self._choices.append((x, of.weights.shape[1]))
                 continue
             width = (of.adapted_high - of.adapted_low) / NARROWEST
-            middle, half = (place / width for place in _bins(x, of))
-            inside = ndtr(of.adapted_high / width - middle) - ndtr(of.adapted_low / width - middle)
+            mu, (middle, half) = np.log(x) if of.is_log else x, _bins(x, of)
+            low, high = _ends(of._replace(mu=mu, sigma=width))
+            inside = ndtr(high) - ndtr(low)
             self._log_scale += np.log(inside if of.step else inside * width * np.sqrt(2 * np.pi))
             self._is_discrete = np.append(self._is_discrete, of.step > 0)
-            self._middle = np.vstack([self._middle, middle])
-            self._half = np.vstack([self._half, half])
+            self._mu = np.vstack([self._mu, mu / width])
+            self._middle = np.vstack([self._middle, middle / width])
+            self._half = np.vstack([self._half, half / width])
 
     def log_density(self, points: slice, suggestions: Sequence[int]) -> _Floats:
         """Return the logarithm of the summed density of the kernels of suggestions at points [n].
@@ -161,7 +161,7 @@ class Liars:
             Numbers of the points that have a kernel, at least one.
         """
         half = self._half[:, points]
-        z = np.abs(self._middle[:, points, None] - self._middle[:, None, suggestions])
+        z = np.abs(self._middle[:, points, None] - self._mu[:, None, suggestions])
         # At ten widths a kernel no longer adds to the density of the prior.
         at, of = np.nonzero((z - half[..., None] < 10).all(axis=0))
         z, half, of = z[:, at, of], half[:, at], np.take(suggestions, of)
@@ -169,8 +169,8 @@ class Liars:
         log = logs.sum(axis=0) - self._log_scale[of]
         for x, n in self._choices:
             log += np.log(np.where(x[points][at] == x[of], 1.5, 0.5) / (1 + n / 2))
-        summed = np.bincount(at, np.exp(log), points.stop - points.start)
-        return np.log(np.maximum(summed, _LEAST))
+        with np.errstate(divide="ignore"):
+            return np.log(np.bincount(at, np.exp(log), points.stop - points.start))
 
 
 class BatchedTPESampler(TPESampler):
@@ -425,6 +425,6 @@ def _log_kernel(x: _Floats, kernels: Any) -> _Floats:
 
 def _log_mass(z: _Floats, half: _Floats) -> _Floats:
     """Return the logarithm of the probability that a normal number is within ``half`` of ``z``."""
-    # Left of the middle, where small probabilities are exact.
-    logs: _Floats = np.log(np.maximum(ndtr(half - z) - ndtr(-half - z), _LEAST))
+    # Left of the middle, where small probabilities are exact; the smallest one replaces zero.
+    logs: _Floats = np.log(np.maximum(ndtr(half - z) - ndtr(-half - z), 1e-300))
     return logs
