@@ -415,6 +415,8 @@ def _power(losses: Floats) -> float:
 
     `scipy.stats.yeojohnson` finds the same, but takes a tenth of the time of a proposal for checks.
     """
+    if not losses.any():
+        return 1.0
     logs = float((np.sign(losses) * np.log1p(np.abs(losses))).sum())
 
     def loss(power: float) -> float:
