@@ -271,17 +271,18 @@ class _Campaign:
 
     def _judge(self, result: SegmentResult) -> bool:
         """Report an answer to the study; return whether the trial continues."""
-        if result.status != "ok":
-            self._search.fail(result.number, f"{result.status}: {result.reason}")
-            return False
         calls = self._ledger.trials[result.number]
         spent = sum(call.seconds for call in calls if call.rung <= result.rung)
+        costs = {"gcd_seconds": spent}
+        if result.status != "ok":
+            self._search.fail(result.number, f"{result.status}: {result.reason}", costs)
+            return False
         measured = {SECONDS: spent, "gcd_hours": spent / 3600, **result.metrics}
         config = self._config.search
         outcome = Outcome(
             objectives=tuple(measured[name] for name in config.objectives),
             excess={name: measured[name] - most for name, most in config.constraints.items()},
-            costs={"gcd_seconds": spent},
+            costs=costs,
         )
         verdict = self._search.report(result.number, result.rung, outcome)
         _logger.info(

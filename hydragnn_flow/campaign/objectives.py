@@ -57,12 +57,19 @@ def outcome_of(
             _speed(name, results) if name in times else value(name) for name in config.objectives
         ),
         excess={name: value(name) - limit for name, limit in limits.items()},
-        costs={
-            "gcd_seconds": _value("seconds", results, curve),
-            "gcds": max(1, len(results[-1].gcds)),
-            "peak_memory_gib": _value("peak_memory_gib", results, curve),
-        },
+        costs=costs_of(results),
     )
+
+
+def costs_of(results: Sequence[SegmentResult]) -> dict[str, float]:
+    """Return what a trial has used, as the study records it, from the results of its segments."""
+    if not results:
+        return {}
+    return {
+        "gcd_seconds": _value("seconds", results, ()),
+        "gcds": max(1, len(results[-1].gcds)),
+        "peak_memory_gib": _value("peak_memory_gib", results, ()),
+    }
 
 
 def check_earlier_errors(
@@ -152,7 +159,7 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
     if name == "peak_memory_gib":
         # A step that did not fit was repeated with more micro-batches.
         fitted = [result for result in results if result.status != "out_of_memory"]
-        return max(result.peak_memory_gib for result in fitted)
+        return max(result.peak_memory_gib for result in fitted or results)
     if name == JOULES:
         check_counted("search: 'joules'", last)
         return _in_all((result.spent_joules, result.joules or 0.0) for result in results)

@@ -16,6 +16,7 @@ from hydragnn_flow.campaign.objectives import (
     TooShort,
     check_counted,
     check_earlier_errors,
+    costs_of,
     outcome_of,
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
@@ -417,7 +418,7 @@ class TrialPhase:
 
     def _fail(self, number: int, reason: str) -> None:
         _logger.info("trial %d has failed: %s", number, reason)
-        self.search.fail(number, reason)
+        self.search.fail(number, reason, costs_of(self._results[number]))
         self._settle(number)
 
     def _repeat(self, task: SegmentTask, result: SegmentResult) -> None:

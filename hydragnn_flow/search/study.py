@@ -368,9 +368,13 @@ class Search:
             self._tell(number, TrialState.PRUNED)
         return verdict
 
-    def fail(self, number: int, reason: str) -> None:
-        """End a trial as failed, and record the reason in a few words, such as that it diverged."""
-        self._storage.set_trial_user_attr(self._trial(number)._trial_id, REASON, reason)
+    def fail(self, number: int, reason: str, costs: Mapping[str, float] | None = None) -> None:
+        """End a trial as failed, and record the reason in a few words, such as that it diverged.
+
+        ``costs`` are those of an :class:`Outcome`.
+        """
+        for name, value in {**(costs or {}), REASON: reason}.items():
+            self._storage.set_trial_user_attr(self._trial(number)._trial_id, name, value)
         self.rungs.forget(number)
         self._tell(number, TrialState.FAIL)
 

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
+from optuna import load_study
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from phase_cases import (
     FakePool,
@@ -24,6 +25,7 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.jobs import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.execution.pools.interchange import NeverCame
+from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import SegmentSpec
 
 
@@ -98,10 +100,17 @@ def test_a_trial_that_diverges_or_never_gets_further_has_failed(campaign):
     status = {2: "diverged", 3: "error"}
 
     def machine(spec):
-        return badly(spec, status[spec.number]) if spec.number in status else well(spec)
+        if spec.number not in status:
+            return well(spec)
+        return replace(badly(spec, status[spec.number]), seconds=2.0, peak_memory_gib=0.5)
 
-    trials, pools = run(campaign(), machine)
+    context = campaign()
+    trials, pools = run(context, machine)
     assert [trial.state for trial in trials[2:4]] == ["failed"] * 2
+    storage = read_journal(context.directory.journal)
+    attributes = load_study(study_name=STUDY, storage=storage).trials[3].user_attrs
+    assert attributes["gcd_seconds"] == 2.0 * MOST_TRIES, "failures have a cost, too"
+    assert (attributes["gcds"], attributes["peak_memory_gib"]) == (1, 0.5)
     assert trials[2].reason == "diverged: disk full"
     assert "without getting further" in trials[3].reason
     tries = Counter(spec.number for spec in pools.sent)

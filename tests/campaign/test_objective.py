@@ -17,6 +17,7 @@ import pytest
 import yaml
 from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines, start, start_until
 from job_cases import answer
+from optuna import load_study
 
 from hydragnn_flow.campaign import function_task as objective_task
 from hydragnn_flow.campaign import functions as objective
@@ -32,6 +33,7 @@ from hydragnn_flow.execution.jobs import MOST_LOSSES, Retries
 from hydragnn_flow.locks import locked
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import Segment, SegmentResult, TrainingOutcome
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -270,6 +272,8 @@ def test_failures_are_named_results(tmp_path):
     assert f"killed by {signal.SIGKILL.name}" in rows[2]["reason"]
     assert rows[3]["reason"].startswith("diverged")
     assert "no number for 'value'" in rows[4]["reason"]
+    study = load_study(study_name=STUDY, storage=read_journal(tmp_path / "run" / "study.journal"))
+    assert all(trial.user_attrs["gcd_seconds"] > 0 for trial in study.trials)
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
+from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.trial import TrialState
 
 from hydragnn_flow.search.samplers import batched_tpe
@@ -109,6 +111,51 @@ def test_a_batch_of_one_is_stock_tpe(case, in_flight, monkeypatch):
     for number, (mine, theirs) in enumerate(zip(ours, stock, strict=True)):
         assert mine.pop("kind") == theirs.pop("kind"), number
         assert mine == pytest.approx(theirs, rel=1e-6), number
+
+
+SPACE = {
+    "wide": IntDistribution(1, 3000, log=True),
+    "kind": CategoricalDistribution(["a", "b", "c"]),
+    "layers": IntDistribution(1, 6),
+    "rate": FloatDistribution(1e-5, 1e-1, log=True),
+    "share": FloatDistribution(0.0, 1.0),
+}
+PARZEN = TPESampler()._parzen_estimator_parameters
+
+
+def test_densities_are_those_of_optuna_also_far_from_all_kernels(monkeypatch):
+    monkeypatch.setattr(batched_tpe, "NARROWEST", 1e9)  # none but Optuna's own least width
+    rng = np.random.default_rng(0)
+    seen = {name: rng.integers(0, 3, 40).astype(float) for name in SPACE}
+    seen |= {"wide": rng.integers(1, 3001, 40).astype(float), "rate": 10 ** rng.uniform(-5, 1, 40)}
+    seen |= {"layers": np.ones(40), "share": rng.normal(size=40)}  # also outside of the range
+    stock, ours = (of(seen, SPACE, PARZEN) for of in (_ParzenEstimator, batched_tpe.Density))
+    points, mine = (of.sample(np.random.RandomState(0), 500) for of in (stock, ours))
+    for name, drawn in points.items():
+        np.testing.assert_allclose(mine[name], drawn, rtol=1e-6)
+    points["share"][:20], points["rate"][:20] = 1.0, 1e-5
+    np.testing.assert_allclose(ours.log_pdf(points), stock.log_pdf(points), rtol=1e-9)
+
+
+@pytest.mark.parametrize("names", [[*SPACE], ["kind"], ["rate", "share"]])
+def test_a_liar_is_half_a_narrow_density_around_a_suggestion(names):
+    class Narrow(batched_tpe.Density):
+        @staticmethod
+        def _widths(kernels):
+            width = kernels.adapted_high - kernels.adapted_low
+            return np.array([width / batched_tpe.NARROWEST, width])
+
+    space = {name: SPACE[name] for name in names}
+    prior = batched_tpe.Density({name: np.empty(0) for name in names}, space, PARZEN)
+    points = prior.sample(np.random.RandomState(0), 300)
+    liars, before = batched_tpe.Liars(points, prior.kernels), prior.log_pdf(points)
+    for place in (3, 40):
+        one = {name: x[place : place + 1] for name, x in points.items()}
+        found = np.logaddexp(liars.log_density(slice(0, 300), [place]), before) - np.log(2)
+        np.testing.assert_allclose(found, Narrow(one, space, PARZEN).log_pdf(points), rtol=1e-9)
+    each = [liars.log_density(slice(0, 300), [place]) for place in (3, 40)]
+    both = liars.log_density(slice(0, 300), [3, 40])
+    np.testing.assert_allclose(np.logaddexp(*each), both, rtol=1e-9)
 
 
 def test_a_sampler_may_serve_one_study_after_the_other():

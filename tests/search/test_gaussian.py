@@ -6,12 +6,13 @@ import numpy as np
 import optuna
 import pytest
 from scipy.optimize import approx_fprime
+from scipy.stats import yeojohnson
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.encoding import KnownTrial, UnitCube
 from hydragnn_flow.search.samplers.gaussian_process import GaussianProcess, Rows
-from hydragnn_flow.search.samplers.proposer import Proposer, _subset, log_gain
+from hydragnn_flow.search.samplers.proposer import Proposer, _power, _subset, log_gain
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),
@@ -262,6 +263,12 @@ def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on():
     far = log_gain(np.array([-1e5, -100.0, -10.0, -1.0001, -0.9999, 10.0, 100.0]))
     assert np.isfinite(far).all() and (np.diff(far) > 0).all()
     assert far[1] == pytest.approx(-5000 - np.log(np.sqrt(2 * np.pi) * 1e4), abs=1e-3)
+
+
+def test_losses_are_made_normal_by_the_power_that_scipy_finds():
+    drawn = np.random.default_rng(0).standard_normal(60)
+    for losses in (drawn, drawn**2 - 1, np.exp(2 * drawn), np.append(drawn, 40.0), 0 * drawn):
+        assert _power(losses) == pytest.approx(yeojohnson(losses)[1], abs=1e-6)
 
 
 def test_a_branch_with_nothing_left_to_gain_is_left():

@@ -119,8 +119,8 @@ class UnitCube:
         columns = []
         for name, units, count in zip(self.domains, points.T, self.choices.tolist(), strict=True):
             if count:
-                centres = (np.arange(count) + 0.5) / count
-                columns.append(_FROM_ABSENT * np.isclose(units[:, None], centres))
+                chosen = np.floor(units * count)[:, None] == np.arange(count)
+                columns.append(_FROM_ABSENT * chosen)
             elif name in self._when:
                 angle = np.pi / 2 * (units[:, None] - 0.5)
                 on_circle = _FROM_ABSENT * np.concatenate([np.cos(angle), np.sin(angle)], axis=1)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import fminbound
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import norm, qmc, yeojohnson
 
@@ -403,11 +404,26 @@ def _standardised(losses: Floats, last: Bools) -> Floats:
     for warp in (False, True):
         if warp and np.count_nonzero(last) >= 8:
             low, high = losses[last].min() - 1, losses[last].max() + 1
-            power = yeojohnson(losses[last])[1]
-            losses = yeojohnson(np.clip(losses, low, high), power)
+            losses = yeojohnson(np.clip(losses, low, high), _power(losses[last]))
         deviation = max(float(losses[last].std()), 0.1 * float(losses.std()))
         losses = (losses - losses[last].mean()) / (deviation if deviation > 0 else 1.0)
     return losses
+
+
+def _power(losses: Floats) -> float:
+    """Return the power of Yeo and Johnson's transform that makes losses [n] most nearly normal.
+
+    `scipy.stats.yeojohnson` finds the same, but takes a tenth of the time of a proposal for checks.
+    """
+    if not losses.any():
+        return 1.0
+    logs = float((np.sign(losses) * np.log1p(np.abs(losses))).sum())
+
+    def loss(power: float) -> float:
+        spread = np.var(yeojohnson(losses, power))
+        return float(0.5 * len(losses) * np.log(spread) - (power - 1) * logs)
+
+    return float(fminbound(loss, -20, 20, xtol=1e-8))
 
 
 def _serve() -> None:
