@@ -24,6 +24,7 @@ from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.jobs import Jobs, Sending, Task
 from hydragnn_flow.execution.parsl_internals import (
     IN_A_THREAD,
+    FilesystemRadio,
     InvalidResourceSpecification,
     ParslExecutor,
     deserialize,
@@ -43,8 +44,8 @@ class SiteExecutor(ParslExecutor):
     """Parsl executor on the GCDs of a site, which runs apps and shares its nodes with campaigns.
 
     Load it by `parsl.load`. An app has one GCD to itself, as on a `HighThroughputExecutor` with
-    `available_accelerators`. Nodes are divided fairly among the apps and each campaign that runs;
-    those that nobody else needs belong to one.
+    `available_accelerators`. Apps have half of the nodes while campaigns need the others, which
+    these get in the order of their starts.
 
     An app is sent again if its node is lost. `retries` of the `parsl.Config` are for its errors.
 
@@ -61,13 +62,14 @@ class SiteExecutor(ParslExecutor):
 
     def __init__(self, site: Site, directory: str | Path, label: str = "gcds") -> None:
         super().__init__()
-        self.label = label
+        self.label, self.remote_monitoring_radio = label, FilesystemRadio()
         self._site, self._directory = site, Path(directory).absolute()
         self._shared: SharedPool | None = None
         self._open = ExitStack()
         self._asked: SimpleQueue[tuple[Task, Future[Any]]] = SimpleQueue()
         self._answers: dict[int, Future[Any]] = {}
         self._closing, self._lock = threading.Event(), threading.Lock()
+        self._why: Exception = CampaignStopped(f"executor {label}: was shut down; {_AGAIN}")
         self._number = 0
 
     @property
@@ -147,9 +149,13 @@ class SiteExecutor(ParslExecutor):
         answer.set_running_or_notify_cancel()  # a task cannot be cancelled
         with self._lock:
             if self._closing.is_set():
-                raise CampaignStopped(f"executor {self.label}: has ended; {_AGAIN}")
+                raise type(self._why)(*self._why.args)
             self._asked.put((Task(spec=spec), answer))
         return answer
+
+    def monitor_resources(self) -> bool:
+        """Return False: Parsl's monitoring sees apps, but forks no process beside each."""
+        return False
 
     def shutdown(self, block: bool = True) -> None:
         """Give back all nodes, and end all apps and campaigns that run there.
@@ -168,7 +174,6 @@ class SiteExecutor(ParslExecutor):
     def _work(self, share: Share) -> None:
         """Send apps to GCDs and collect their results until the executor is shut down."""
         jobs, ready = Jobs[Task](share, self._site), list[Task]()
-        why: Exception = CampaignStopped(f"executor {self.label}: was shut down; {_AGAIN}")
         try:
             while not self._closing.is_set():
                 while not self._asked.empty():
@@ -176,7 +181,9 @@ class SiteExecutor(ParslExecutor):
                     self._answers[task.spec.number] = answer
                     ready.append(task)
                 jobs.request_workers(len(ready))
-                placed, ready = place(ready, jobs.fleet, jobs.now, may_join=False)
+                first, ready = ready[: jobs.fleet.free], ready[jobs.fleet.free :]
+                placed, rest = place(first, jobs.fleet, jobs.now, may_join=False)
+                ready = [*rest, *ready]
                 for placement in placed:
                     jobs.send(placement)
                 finished = jobs.finished(0.1)  # then looks for new apps
@@ -184,26 +191,33 @@ class SiteExecutor(ParslExecutor):
                 ready += [again for sending in finished if (again := self._take(sending))]
         except Exception as error:
             if not self._closing.is_set():
-                why = error
-                _logger.error("%s", error)
+                told = f"apps end: {type(error).__name__}: {error}; {_AGAIN}"
+                known = isinstance(error, InputError | CampaignStopped)
+                self._why = error if known else CampaignStopped(told)
+                _logger.error("%s", told)
+        share.end()
         with self._lock:
             self._closing.set()
         while not self._asked.empty():
             task, answer = self._asked.get()
             self._answers[task.spec.number] = answer
         for answer in self._answers.values():
-            answer.set_exception(why)
+            answer.set_exception(type(self._why)(*self._why.args))  # a traceback of its own
 
     def _take(self, sending: Sending[Task]) -> Task | None:
         """Pass on the result of an app; return the app if it is to be sent again."""
         task, end = sending.task, sending.result
         if end.status == "ok":
             answer = self._answers.pop(task.spec.number)
-            result = deserialize(base64.b64decode(end.answer["answer"]))
-            if end.answer["raised"]:
-                answer.set_exception(result.get_exception())
-            else:
+            try:
+                result = deserialize(base64.b64decode(end.answer["answer"]))
+                raised = result.get_exception() if "raised" in end.answer else None
+            except Exception as unreadable:
+                raised = unreadable
+            if raised is None:
                 answer.set_result(result)
+            else:
+                answer.set_exception(raised)
             return None
         task = task.again(end, self._site.nodes)
         if not task.retries.is_hopeless:
@@ -233,8 +247,7 @@ def campaign_app(
         Configuration of the campaign, or the path of its file, which is read once all ``inputs``
         are there.
     site
-        Site that runs the campaign: :attr:`SiteExecutor.site` to share the nodes of an executor,
-        or a site of :func:`.load_site` for batch jobs of its own.
+        Site that runs the campaign: :attr:`SiteExecutor.site`.
     run_directory
         Run directory; ``runs/<name>`` by default.
     data
@@ -243,5 +256,10 @@ def campaign_app(
         Futures that the campaign waits for, as Parsl's `inputs`.
     """
     del inputs
+    if site.shared is None:
+        raise InputError(
+            f"site {site.name}: has batch jobs of its own, which the script could not stop; give "
+            "the `site` of a SiteExecutor, or start the campaign by run_campaign"
+        )
     whole = load_campaign(config, data=data) if isinstance(config, str | Path) else config
     return run_campaign(whole, site, run_directory)

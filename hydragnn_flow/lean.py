@@ -30,7 +30,7 @@ class _OnDemand(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         def get(name: str) -> object:
-            if name.startswith("__"):
+            if name.startswith("__") and name != "__all__":
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             vars(module).pop("__getattr__", None)
             super(_OnDemand, self).exec_module(module)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +29,9 @@ _LARGEST, _KEPT = 64 << 20, 4
 _LAST_BYTES = 1 << 16
 _logger = logging.getLogger(__name__)
 _PACKAGE = "hydragnn_flow"
+# Threads that drive a campaign, several in a script with apps, and level and propagation of the
+# package's logger before the first.
+_lock, _drivers, _before = threading.Lock(), list[int](), list[int]()
 
 logging.addLevelName(NOTICE, "NOTICE")
 
@@ -61,9 +65,19 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
     """
     file, shown = _LogFile(run_directory / FILE), _Shown(show)
     package, parsl = logging.getLogger(_PACKAGE), logging.getLogger("parsl")
-    level, propagate = package.level, package.propagate
-    package.setLevel(logging.INFO)
-    package.propagate = False
+    me = threading.get_ident()
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        return record.thread == me or record.thread not in _drivers
+
+    file.addFilter(is_ours)
+    shown.addFilter(is_ours)
+    with _lock:
+        if not _drivers:
+            _before[:] = [package.level, package.propagate]
+        _drivers.append(me)
+        package.setLevel(logging.INFO)
+        package.propagate = False
     package.addHandler(file)
     package.addHandler(shown)
     parsl.addHandler(file)  # its errors; pools/pool.py filters the rest
@@ -80,8 +94,11 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
         parsl.removeHandler(file)
         package.removeHandler(shown)
         package.removeHandler(file)
-        package.propagate = propagate
-        package.setLevel(level)
+        with _lock:
+            _drivers.remove(me)
+            if not _drivers:
+                package.setLevel(_before[0])
+                package.propagate = bool(_before[1])
         file.close()
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -62,7 +63,7 @@ class JsonProcess:
         self._requests, self._answers = self._process.stdin, self._process.stdout
         self._come = select.poll()
         self._come.register(self._answers, select.POLLIN)
-        self._read = b""
+        self._lines, self._part = deque[bytes](), list[bytes]()
         self._sending = threading.Lock()
         self.was_killed = False
         """True if :meth:`kill` ended the process; False if it ended before that, or still runs."""
@@ -108,7 +109,7 @@ class JsonProcess:
         ProcessDied
             If the process has ended, or was killed.
         """
-        while b"\n" not in self._read:
+        while not self._lines:
             if not self._come.poll(None if seconds is None else 1000 * seconds):
                 if self.was_killed:
                     raise self._death()
@@ -116,9 +117,12 @@ class JsonProcess:
             more = os.read(self._answers.fileno(), 1 << 16)
             if not more:
                 raise self._death()
-            self._read += more
-        line, _, self._read = self._read.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
+            first, *lines = more.split(b"\n")
+            self._part.append(first)
+            if lines:  # each but the last is whole
+                self._lines += [b"".join(self._part), *lines[:-1]]
+                self._part = [lines[-1]]
+        message: dict[str, Any] = json.loads(self._lines.popleft())
         return message
 
     def _death(self) -> ProcessDied:

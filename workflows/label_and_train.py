@@ -22,7 +22,10 @@ CONFIG = str(Path(__file__).parents[1] / "configs" / "labelled.yaml")
 
 @python_app(cache=True)
 def label(number: int) -> list[Any]:
-    """Return strained, rattled crystals with energies and forces: put your DFT code here."""
+    """Return strained, rattled crystals with energies and forces: put your DFT code here.
+
+    Parsl keeps what it returned for a number; after a change, name another --run-dir.
+    """
     import numpy as np
     from ase.build import bulk
     from ase.calculators.emt import EMT

@@ -33,6 +33,7 @@ from parsl.executors.high_throughput.mpi_resource_management import TaskSchedule
 from parsl.jobs.states import TERMINAL_STATES, JobState
 from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
+from parsl.monitoring.radios.filesystem import FilesystemRadio
 from parsl.providers import PBSProProvider, SlurmProvider
 from parsl.providers.errors import SubmitException
 from parsl.serialize import deserialize, pack_apply_message, serialize
@@ -126,6 +127,10 @@ def _address_by_interface(name: str) -> str:
     return found
 
 
+def _load(*_: object) -> None:
+    raise RuntimeError("parsl.load is the campaign's; remove it from the file")
+
+
 @contextmanager
 def as_published() -> Iterator[None]:
     """Context manager: let a file with a published `parsl.Config` be loaded on any host.
@@ -138,6 +143,7 @@ def as_published() -> Iterator[None]:
         (parsl.addresses, "address_by_interface"): _address_by_interface,
         (executor, "get_all_addresses"): set,
         (parsl, "Config"): _Published,
+        (parsl, "load"): _load,
         (parsl.config, "Config"): _Published,
         (parsl.providers, "SlurmProvider"): Sbatch,
         (parsl.providers, "PBSProProvider"): Qsub,

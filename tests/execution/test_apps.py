@@ -1,6 +1,7 @@
 """Apps of a Parsl script, and a campaign among them, on workers of this machine."""
 
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from parsl import bash_app, python_app
 from parsl.executors.errors import InvalidResourceSpecification
+from parsl.monitoring import MonitoringHub
 from pool_cases import site
 
 from hydragnn_flow import CampaignStopped, InputError, SiteExecutor, campaign_app
@@ -23,6 +25,15 @@ def square(x):
 @python_app
 def wrong():
     raise ValueError("no such thing")
+
+
+@python_app
+def unreadable():
+    class Code(Exception):
+        def __init__(self, code, text):
+            super().__init__(text)
+
+    raise Code(3, "no such thing")
 
 
 @python_app
@@ -71,7 +82,8 @@ def test_apps_and_a_campaign_share_the_workers(tmp_path):
         campaign_site = executor.site.shared
         campaign_site(tmp_path / "early")
     runs = str(tmp_path / "runinfo")
-    with parsl.load(parsl.Config(executors=[executor], run_dir=runs)):
+    hub = MonitoringHub(workflow_name="apps")
+    with parsl.load(parsl.Config(executors=[executor], monitoring=hub, run_dir=runs)):
         first = square(2)
         done = campaign_app(write(tmp_path), executor.site, tmp_path / "run", inputs=[first])
         last = trials(done)
@@ -79,6 +91,8 @@ def test_apps_and_a_campaign_share_the_workers(tmp_path):
         assert first.result() == 4
         with pytest.raises(ValueError, match="no such thing"):
             wrong().result()
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            unreadable().result()
         shell(stdout=str(tmp_path / "said")).result()
         assert (tmp_path / "said").read_text() == "done by a shell\n"
         with pytest.raises(InvalidResourceSpecification):
@@ -87,8 +101,12 @@ def test_apps_and_a_campaign_share_the_workers(tmp_path):
             SiteExecutor(site(), tmp_path / "script").start()
         assert [one.result() for one in others] == [0, 1, 4, 9]
         assert last.result() == 6
-        blocks = json.loads((tmp_path / "run" / "workers.json").read_text())["blocks"]
-        assert blocks == json.loads((tmp_path / "script" / "workers.json").read_text())["blocks"]
+        with pytest.raises(InputError, match="batch jobs of its own"):
+            campaign_app(write(tmp_path), site(), tmp_path / "other").result()
+    assert json.loads((tmp_path / "run" / "workers.json").read_text())["blocks"] == []
+    log = (tmp_path / "run" / "driver.log").read_text()
+    assert "driver ended" in log
+    assert logging.getLogger("hydragnn_flow").propagate
     with pytest.raises(CampaignStopped, match="start the script again"):
         executor.submit(square, {})
 

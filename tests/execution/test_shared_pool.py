@@ -26,10 +26,10 @@ def test_nodes_are_divided_fairly(needs, nodes):
     assert sum(given_to) == nodes
     used = [min(*pair) for pair in zip(needs, given_to, strict=True)]
     assert used[:last] == given_to[:last]  # only the last gets what nobody needs
-    for user, number in enumerate(used):
-        if number < needs[user]:  # nobody has two more than one who needs more
-            assert max(used) <= number + 1
-            assert given_to[last] == used[last]
+    if any(needs[1:]):
+        assert used[0] == min(needs[0], (nodes + 1) // 2)
+    for user in range(1, len(needs)):  # one after another
+        assert used[user] == min(needs[user], nodes - sum(used[:user]))
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def shared() -> Iterator[Callable[..., tuple[SharedPool, list[Share]]]]:
             nothing: Any = None  # nodes are divided without it
             pool = SharedPool(nothing, GCDS)
             shares = [stack.enter_context(pool.share(Path("parsl"))) for _ in demands]
+            stack.callback(pool.close)  # there is no job to be stopped
             for share, demand in zip(shares, demands, strict=True):
                 share.demand = demand
             return pool, shares
@@ -60,7 +61,7 @@ def test_a_campaign_alone_has_every_node(shared):
 def test_a_node_changes_hands_when_its_jobs_have_ended(shared):
     pool, [apps, campaign] = shared(0, 100)
     jobs: dict[str, Future[Any]] = {name: Future() for name in names(pool, campaign)}
-    campaign._running = {job: name for name, job in jobs.items()}
+    campaign._running = {job: (name, "", True) for name, job in jobs.items()}
     apps.demand = 2 * GCDS
     assert not names(pool, apps)
     left = names(pool, campaign)
@@ -76,9 +77,33 @@ def test_a_node_changes_hands_when_its_jobs_have_ended(shared):
 def test_idle_nodes_are_given_first(shared):
     pool, [apps, campaign] = shared(0, 100)
     names(pool, campaign)
-    campaign._running = {Future(): name for name in ("node0", "node1", "node2", "node4", "node5")}
+    busy = ("node0", "node1", "node2", "node4", "node5")
+    campaign._running = {Future(): (name, "", True) for name in busy}
     apps.demand = 1
     assert names(pool, apps) == {"node3"}
+
+
+def test_the_node_that_is_idle_first_is_given(shared):
+    pool, [apps, campaign] = shared(0, 100)
+    jobs: dict[str, Future[Any]] = {name: Future() for name in names(pool, campaign)}
+    campaign._running = {job: (name, "", True) for name, job in jobs.items()}
+    apps.demand = 1
+    assert not names(pool, apps)
+    del campaign._running[jobs["node3"]]
+    assert names(pool, apps) == {"node3"}
+
+
+def test_each_user_asks_for_nodes_of_its_own(shared):
+    pool, _ = shared(1, 1)
+    assert pool.demand == 2 * GCDS
+
+
+def test_jobs_of_a_user_that_has_left_keep_their_node(shared):
+    pool, [apps] = shared(100)
+    with pool.share(Path("parsl")) as campaign:
+        campaign._running = {Future(): ("node0", "", True)}
+        pool.why = CampaignStopped("closed")  # nothing is there to be stopped
+    assert names(pool, apps) == {host.name for host in HOSTS[1:]}
 
 
 def test_a_pool_that_is_closed_ends_its_users(shared):

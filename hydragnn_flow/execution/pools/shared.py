@@ -9,17 +9,17 @@ import math
 import threading
 from collections.abc import Hashable, Iterator, Sequence, Set
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import WorkersFile
 from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.placement import Host
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
 def workers_of(site: Site, directory: Path) -> AbstractContextManager[Pool | Share]:
@@ -45,14 +45,15 @@ class Share(Workers):
 
     def __init__(self, pool: SharedPool, directory: Path) -> None:
         self._shared, self._file = pool, WorkersFile(directory.parent)
-        self._running: dict[Future[list[SegmentResult]], str] = {}
+        # By the future of the results: node, attempt, and whether it may stop at a checkpoint.
+        self._running: dict[Future[list[SegmentResult]], tuple[str, str, bool]] = {}
         self.demand = 0
         """Number of GCDs that the user could use now, busy ones included."""
 
     @property
     def nodes(self) -> Set[str]:
         """Names of the nodes on which jobs of this user run."""
-        return {*[*self._running.values()]}
+        return {node for node, *_ in [*self._running.values()]}
 
     def update(self, demand: int) -> None:
         """Request or give back batch jobs for all users together, as :meth:`.Pool.update` does.
@@ -68,8 +69,26 @@ class Share(Workers):
         """
         with self._shared.use() as pool:
             self.demand = demand
-            pool.update(self._shared.demand)
+            try:
+                pool.update(self._shared.demand)
+            except (InputError, CampaignStopped) as error:
+                self._shared.why = error
+                raise
             pool.describe(self._file)
+
+    def end(self) -> None:
+        """Stop the jobs of this user that still run, segments (jobs of training) at a checkpoint.
+
+        Their nodes belong to others when they have ended.
+        """
+        self.demand = 0
+        with suppress(InputError, CampaignStopped), self._shared.use() as pool:
+            for node, attempt, has_checkpoint in [*self._running.values()]:
+                if has_checkpoint:
+                    pool.release(node, attempt)
+                else:
+                    pool.call_off(node, attempt, "its campaign has ended")
+        self._file.write({"workers": 0, "tasks": 0, "blocks": []}, {}, at_once=True)
 
     def hosts(self) -> Sequence[Host]:
         """Return the nodes that take this user's jobs now; no jobs of others run on these."""
@@ -81,8 +100,9 @@ class Share(Workers):
         with self._shared.use() as pool:
             if reason := pool.waiting():
                 return reason
-            is_crowded = self.demand and not self._shared.divide(pool.hosts(), self)
-            return "waiting for nodes that others of this script use" if is_crowded else ""
+            if self.demand and not self._running and self._shared.has_others(self):
+                return "waiting for nodes that others of this script use"
+            return ""
 
     def bring(self, store: Path) -> None:
         """Copy a store of graphs to each node's own disk from now on, as :meth:`.Pool.bring`."""
@@ -94,7 +114,8 @@ class Share(Workers):
         with self._shared.use() as pool:
             answer = pool.run(ranks, node)
             self._file.begin(answer, ranks, node, pool.gcds)
-            self._running[answer] = node
+            spec = ranks[0].spec
+            self._running[answer] = node, spec.attempt, isinstance(spec, SegmentSpec)
         answer.add_done_callback(self._running.pop)
         return answer
 
@@ -134,8 +155,10 @@ class SharedPool:
         self._pool, self._gcds = pool, gcds
         self._lock = threading.RLock()
         self._shares: list[Share] = []
+        self._left: list[Share] = []
         self._users: dict[str, Share] = {}
-        self._is_closed = False
+        self.why: InputError | CampaignStopped | None = None
+        """Error that ends all use of the pool; None if there is none."""
 
     @contextmanager
     def share(self, directory: Path) -> Iterator[Share]:
@@ -151,11 +174,15 @@ class SharedPool:
         finally:
             with self._lock:
                 self._shares.remove(share)
+                self._left = [one for one in (*self._left, share) if one.nodes]
+            share.end()
 
     def close(self) -> None:
         """Refuse all further use, so that the users' threads end."""
         with self._lock:
-            self._is_closed = True
+            self.why = CampaignStopped(
+                "the script that holds the site's nodes gives them back; start it again to continue"
+            )
 
     @contextmanager
     def use(self) -> Iterator[Pool]:
@@ -163,27 +190,27 @@ class SharedPool:
 
         Raises
         ------
-        CampaignStopped
-            If the pool has been closed.
+        InputError, CampaignStopped
+            If the pool has been closed, or no user can have workers any more.
         """
         with self._lock:
-            if self._is_closed:
-                raise CampaignStopped(
-                    "the script that holds the site's nodes gives them back; start it again to "
-                    "continue"
-                )
+            if self.why is not None:
+                raise type(self.why)(*self.why.args)  # each thread adds to a traceback of its own
             yield self._pool
+
+    def has_others(self, share: Share) -> bool:
+        """Return whether jobs of other users run."""
+        return any(one.nodes for one in (*self._shares, *self._left) if one is not share)
 
     @property
     def demand(self) -> int:
-        """Number of GCDs that all users together could use now."""
-        return sum(share.demand for share in self._shares)
+        """Number of GCDs that all users together could use now, each on nodes of its own."""
+        return sum(math.ceil(share.demand / self._gcds) for share in self._shares) * self._gcds
 
     def divide(self, hosts: Sequence[Host], share: Share) -> list[Host]:
         """Divide nodes among the users, and return those of one user that no other works on.
 
-        Users get as many nodes each, but none more than it needs; the first user comes first. What
-        is left belongs to the last that needs any. Nodes change hands when their jobs have ended.
+        The numbers are those of :func:`fair`. Nodes change hands when their jobs have ended.
 
         Parameters
         ----------
@@ -195,31 +222,35 @@ class SharedPool:
         needs = [math.ceil(one.demand / self._gcds) for one in self._shares]
         if any(needs):
             self._assign([host.name for host in hosts], fair(needs, len(hosts)))
-        busy = set[str]().union(*(one.nodes for one in self._shares if one is not share))
+        others = (one.nodes for one in (*self._shares, *self._left) if one is not share)
+        busy = set[str]().union(*others)
         return [
             host for host in hosts if self._users.get(host.name) is share and host.name not in busy
         ]
 
     def _assign(self, nodes: Sequence[str], most: Sequence[int]) -> None:
         """Give each user its number of nodes, ``most``; as few as possible change hands."""
-        at_work = {node for share in self._shares for node in share.nodes}
-        free = [node for node in nodes if self._users.get(node) not in self._shares]
-        lacking: list[tuple[Share, int]] = []
+        at_work = {share: share.nodes for share in (*self._shares, *self._left)}
+        busy = set[str]().union(*at_work.values())
+        free, lacking = [node for node in nodes if self._users.get(node) not in self._shares], []
         for share, number in zip(self._shares, most, strict=True):
+            # One on which only others work may be idle later than another.
             own = [node for node in nodes if self._users.get(node) is share]
-            own.sort(key=lambda node, share=share: node not in share.nodes)  # type: ignore[misc]
-            free += own[number:]
-            lacking.append((share, number - len(own[:number])))
-        free.sort(key=lambda node: node in at_work)
-        users = iter([share for share, number in lacking for _ in range(number)])
-        self._users |= dict(zip(free, users, strict=False))
+            mine = [node for node in own if node in at_work[share]]
+            mine += [node for node in own if node not in busy]
+            kept = {*mine[:number]}
+            free += [node for node in own if node not in kept]
+            lacking += [share] * (number - len(kept))
+        free.sort(key=lambda node: node in busy)
+        self._users |= dict(zip(free, lacking, strict=False))
 
 
 def fair(needs: Sequence[int], nodes: int) -> list[int]:
-    """Divide a number of nodes fairly, and return each user's number; they add up to ``nodes``.
+    """Divide a number of nodes, and return each user's number; they add up to ``nodes``.
 
-    Nobody gets more than another who needs more too (max-min fairness), and the first user comes
-    first. Nodes that nobody needs go to the last user that needs any.
+    The first user, whose jobs need one GCD each, gets half of the nodes where others need some too.
+    The others come in their order, so that a job on many nodes finds them together. Nodes that
+    nobody needs go to the last user that needs any.
 
     Parameters
     ----------
@@ -228,11 +259,10 @@ def fair(needs: Sequence[int], nodes: int) -> list[int]:
     nodes
         Number of nodes there are.
     """
-    given, left = [0] * len(needs), nodes
-    while left and given != [*needs]:
-        for user, need in enumerate(needs):
-            if left and given[user] < need:
-                given[user] += 1
-                left -= 1
+    first = math.ceil(nodes / 2) if any(needs[1:]) else nodes
+    given, left = list[int](), nodes
+    for need in needs:
+        given.append(min(need, left if given else first))
+        left -= given[-1]
     given[max(user for user, need in enumerate(needs) if need)] += left
     return given

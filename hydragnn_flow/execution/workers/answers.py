@@ -216,7 +216,7 @@ def _done(
                     alive=alive,
                 )
         # What a recording that failed leaves behind is not known.
-        ends = world.is_joined or bool(outcome.not_replayed)
+        ends = world.is_joined or bool(outcome.not_replayed) or "raised" in outcome.answer
         return vars(outcome) | ({LAST: True} if ends else {})
     except (RanksMissing, Stopped) as error:
         return ended(cut_short, str(error))

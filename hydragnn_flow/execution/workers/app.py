@@ -22,9 +22,10 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
         serialize,
     )
 
-    raised = False
+    raised = dict[str, Any]()
     try:
         answer = serialize(execute_task(base64.b64decode(request["task"])))
     except Exception:
-        raised, answer = True, serialize(RemoteExceptionWrapper(*sys.exc_info()))
-    return {"raised": raised, "answer": base64.b64encode(answer).decode()}
+        raised["raised"] = True  # ends the process, whose device may be lost for good
+        answer = serialize(RemoteExceptionWrapper(*sys.exc_info()))
+    return {"answer": base64.b64encode(answer).decode(), **raised}

@@ -70,6 +70,9 @@ class TrainerProcess(JsonProcess):
     def __init__(
         self, environment: Mapping[str, str | None], cores: Set[int] = frozenset()
     ) -> None:
+        self.runs_apps: bool | None = None
+        """True if it has run a script's apps, False if other jobs, None if none; an app may leave
+        its process changed in ways that would change a training."""
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this object lives
         # Written at its end, wherever that is after truncation.
         fcntl.fcntl(self._words, fcntl.F_SETFL, os.O_APPEND)
@@ -179,7 +182,9 @@ class Trainers:
         self._lent: dict[int, list[_Lent]] = {n: [] for n in range(len(node.gcds))}
 
     @contextmanager
-    def lend(self, gcd: int, memory_gib: float = 0.0) -> Iterator[TrainerProcess]:
+    def lend(
+        self, gcd: int, memory_gib: float = 0.0, *, runs_apps: bool = False
+    ) -> Iterator[TrainerProcess]:
         """Context manager: lend a trainer process; start one if none is idle on the GCD (device).
 
         Parameters
@@ -189,13 +194,15 @@ class Trainers:
         memory_gib
             Expected memory of the job, the process included [GiB]; idle processes for which this
             leaves no memory on the GCD are ended.
+        runs_apps
+            True for a script's app, False for other jobs; these share no process.
 
         Raises
         ------
         InputError
             If the batch job got fewer devices than the site's nodes have.
         """
-        lent = self._take(gcd, memory_gib)
+        lent = self._take(gcd, memory_gib, runs_apps)
         try:
             yield lent.trainer
         finally:
@@ -206,10 +213,15 @@ class Trainers:
         with self._lock:
             return [*self._idle[gcd]]
 
-    def _take(self, gcd: int, memory_gib: float) -> _Lent:
+    def _take(self, gcd: int, memory_gib: float, runs_apps: bool) -> _Lent:
         with self._lock:
             idle = self._idle[gcd] = [each for each in self._idle[gcd] if each.alive]
-            lent = _Lent(idle.pop() if idle else self._start(gcd), memory_gib)
+            fit = [each for each in idle if each.runs_apps in (None, runs_apps)]
+            trainer = fit[-1] if fit else self._start(gcd)
+            if fit:
+                idle.remove(trainer)
+            trainer.runs_apps = runs_apps
+            lent = _Lent(trainer, memory_gib)
             self._lent[gcd].append(lent)
         self._settle(gcd)
         return lent

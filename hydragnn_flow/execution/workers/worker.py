@@ -133,7 +133,8 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
 def _run(node: Node, rank: Rank, run: RankRun) -> SegmentResult:
     """Run a rank and return its result; if it fails, end the job's other ranks on this node."""
     try:
-        with trainers_of(node).lend(rank.gcd, rank.memory_gib) as trainer:
+        runs_apps = rank.spec.kind == "call"
+        with trainers_of(node).lend(rank.gcd, rank.memory_gib, runs_apps=runs_apps) as trainer:
             result = run.run(trainer)
     except (InputError, OSError) as error:
         result = _not_begun(rank, error)
