@@ -11,8 +11,9 @@ import hashlib
 import os
 import platform
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def is_faster(network: NetworkConfig) -> bool:
         isinstance(architecture, Architecture)
         and architecture.mpnn_type in _FASTER
         and architecture.global_attn_engine is None
+        and not architecture.dropout  # whose compiled gradient cannot be compared
         and training.precision == "fp32"
         and not training.conv_checkpointing  # which inductor would undo
         and _has_compiler()
@@ -67,25 +69,50 @@ def compiled(compute: Compute, cache: Path) -> Compute:
     from torch._guards import TracingContext
     from torch._guards import tracing as tracing_of_torch
     from torch._inductor import compile as compile_graph
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # Torch sets it too, to a folder of the node, and a driver's nodes inherit that.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / _processor())
     with tracing():
         graph, tensors = _with_inputs(make_fx(compute)())
     # Without an environment of shapes, though all are constant, inductor does not ask its cache.
     fake = FakeTensorMode(shape_env=ShapeEnv())
     inputs: list[Any] = [fake.from_tensor(tensor, static_shapes=True) for tensor in tensors]
-    with torch.no_grad(), tracing_of_torch(TracingContext(fake)):
-        kernels = compile_graph(graph, inputs, options={"compile_threads": 1})
+    # Kernels of several threads would add in any order.
+    options = {"compile_threads": 1, "cpp.threads": 1}
+    with (
+        finished(cache / _processor() / _name(graph, tensors)) as folder,
+        temporary_cache_dir(str(folder)),
+        torch.no_grad(),
+        tracing_of_torch(TracingContext(fake)),
+    ):
+        kernels = compile_graph(graph, inputs, options=options)
 
     def run() -> list[Tensor]:
         with torch.no_grad():
             return list(kernels(*tensors))
 
     return run
+
+
+@contextmanager
+def finished(folder: Path) -> Iterator[Path]:
+    """Context manager: yield a folder to compile in, which others find when it is finished only.
+
+    A compiler that is killed leaves torn kernels, whose execution would kill other processes.
+    """
+    if folder.is_dir():
+        yield folder
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=folder.name, suffix=".part", dir=folder.parent))
+    try:
+        yield own
+        with suppress(OSError):  # another process was first
+            own.rename(folder)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _with_inputs(traced: fx.GraphModule) -> tuple[fx.GraphModule, list[Tensor]]:
@@ -104,6 +131,13 @@ def _with_inputs(traced: fx.GraphModule) -> tuple[fx.GraphModule, list[Tensor]]:
         node.replace_all_uses_with(places[name])
     graph.eliminate_dead_code()
     return fx.GraphModule({}, graph), list(inputs.values())
+
+
+def _name(graph: fx.GraphModule, tensors: list[Tensor]) -> str:
+    """Return a name for the kernels of a graph of given tensors."""
+    inputs = [(each.shape, each.stride(), each.dtype, each.device) for each in tensors]
+    about = f"{os.environ.get('CXX')} {inputs} {graph.code}"
+    return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
 def _processor() -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import give_back_memory, out_of_memory
 from hydragnn_flow.training.optimizers import Average
 from hydragnn_flow.training.plan.sizes import Size
+from hydragnn_flow.training.state import random_state, set_random_state
 
 _logger = logging.getLogger(__name__)
 
@@ -110,6 +111,8 @@ class _Place:
         self.batch = first.layout.batch(self.memory)
         # What layers ask about the graphs of one batch holds for those of all.
         self.batch.largest_graph, self.batch.any_finite = largest, True
+        self.compared = 0
+        """Number of batches whose replay was compared with ordinary steps."""
         self.replay: Callable[[], None] | None = None
         """Function that adds the gradient, or computes the outputs, of the batch there."""
         self.outputs: dict[str, Tensor] = {}
@@ -227,7 +230,8 @@ class RecordedSteps:
     def prepare(self, filled: FilledBatch) -> None:
         """Compile and record the gradient of a batch's size, before steps are timed."""
         self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
-        self._add_filled(filled)
+        with self._same_numbers():
+            self._add_filled(filled)
         torch._foreach_zero_([self._loss, self._gradient])
 
     def _set(self, rate: float, weight: float, counts: Counts) -> None:
@@ -262,7 +266,7 @@ class RecordedSteps:
         except RuntimeError as error:
             if out_of_memory(error) is None or not (self._places or self._evaluations):
                 raise
-            self._refuse(_told(error))
+            self.refuse(_told(error))
         give_back_memory()
         self._add(batch)
 
@@ -305,8 +309,9 @@ class RecordedSteps:
             before = sums.clone()
             try:
                 expected = found(lambda: compute(moved(filled.own, self._device)))
-                copied()
-                place.replay = self._recorder.record(copied)
+                if place.replay is None:
+                    copied()
+                    place.replay = self._recorder.record(copied)
                 same = found(place.replay)
             finally:
                 sums.copy_(before)
@@ -327,31 +332,44 @@ class RecordedSteps:
     ) -> bool:
         """Copy a batch to its place and replay what is recorded there; False if that fails.
 
-        At a new place, ``record`` records it and returns how far it differs from ordinary steps.
+        At a new place, ``record`` records it and returns how far it differs from ordinary steps. It
+        compares a second batch too, as numbers that a compiled trace read on the host are constant.
         """
         if self.reason:
             return False
         place = places.get(filled.size)
-        if place is not None:
-            place.memory.copy_(filled.memory, non_blocking=True)
-        else:
-            try:
+        try:
+            if place is None:
                 place = _Place(filled, self._device, self._filler.largest)
-                difference = record(place)
-            except Exception as error:  # of whatever kind: an ordinary step says what is wrong
-                self._refuse(_told(error))
-                return False
-            if self._same is not None and not difference <= self._same:
-                self._refuse(f"recorded steps differ by {difference:.1g} of them")
-                return False
+            else:
+                place.memory.copy_(filled.memory, non_blocking=True)
+            if place.compared < (1 if self._cache is None or self._same is None else 2):
+                with self._same_numbers():
+                    difference = record(place)
+                if self._same is not None and not difference <= self._same:
+                    self.refuse(f"recorded steps differ by {difference:.1g} of them")
+                    return False
+                place.compared += 1
             places[filled.size] = place
-        assert place.replay is not None
-        place.replay()
+            assert place.replay is not None
+            place.replay()
+        except Exception as error:  # of whatever kind: an ordinary step says what is wrong
+            self.refuse(_told(error))
+            return False
         self.replayed += 1
         return True
 
+    @contextmanager
+    def _same_numbers(self) -> Iterator[None]:
+        """Context manager: what is computed within leaves later random numbers as they were."""
+        before = random_state(self._device)
+        try:
+            yield
+        finally:
+            set_random_state(before, self._device)
+
     def _recorded(self, filled: FilledBatch, place: _Place) -> float:
-        """Record the gradient of the batch at a place; return how far it differs."""
+        """Record the gradient at a new place; return how far it differs for the batch there."""
         sums = [self._loss, self._gradient]
         before = [each.clone() for each in sums]
 
@@ -362,11 +380,12 @@ class RecordedSteps:
 
         try:
             expected = found(lambda: self._add(moved(filled.own, self._device)))
-            compute: Compute = partial(self._gradient_of, place.batch)
-            if self._cache is not None:
-                compute = self._compiled(compute, self._cache)
-            compute()
-            place.replay = self._recorder.record(lambda: self._add_up(compute()))
+            if place.replay is None:
+                compute: Compute = partial(self._gradient_of, place.batch)
+                if self._cache is not None:
+                    compute = self._compiled(compute, self._cache)
+                compute()
+                place.replay = self._recorder.record(lambda: self._add_up(compute()))
             same = found(place.replay)
         finally:
             torch._foreach_copy_(sums, before)
@@ -393,7 +412,7 @@ class RecordedSteps:
             try:
                 self._replay_update = self._recorder.record(self._change)
             except Exception as error:
-                self._refuse(_told(error))
+                self.refuse(_told(error))
 
     def _change(self) -> None:
         """Change the weights by the gradients of the step, and begin the sums of the next one."""
@@ -401,7 +420,8 @@ class RecordedSteps:
         self._taken.copy_(torch.stack([self._loss, norm.double()]))
         torch._foreach_zero_([self._loss, self._gradient])
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Take ordinary steps from now on, for a reason that is told."""
         self.reason = reason.partition("\n")[0]
         self.forget()
         _logger.warning("training steps are not replayed or compiled: %s", self.reason)

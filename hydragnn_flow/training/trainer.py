@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -212,7 +213,6 @@ class Trainer:
         Stopped
             If ``should_stop`` returned true or the deadline has come; progress is saved.
         """
-        self._compile()
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.driver.site_gcds / SAVES_PER_SECOND,
@@ -220,6 +220,7 @@ class Trainer:
             joules=joules,
         )
         try:
+            self._compile(monitor)
             while not self.is_finished:
                 train_loss = self._train_epoch(monitor)
                 start = time.monotonic()
@@ -535,28 +536,38 @@ class Trainer:
 
     def _sizes_to_compile(self) -> list[Size]:
         """Choose the sizes of batches whose gradient is compiled; the same ones after a restart."""
-        wanted, number = self.settings.compile, self.spec.epochs.until_epoch
-        on_cpu = self.device.type == "cpu"
+        wanted, epochs = self.settings.compile, self.spec.epochs
+        # Unlike a trial's, a member's `after_epoch` is another one after a restart.
+        number = epochs.until_epoch - (epochs.after_epoch if self.spec.kind == "trial" else 0)
+        # Compiled kernels use one thread.
+        on_cpu = self.device.type == "cpu" and self.spec.threads == 1
         if not wanted or (wanted == "auto" and not (on_cpu and is_faster(self.spec.network))):
             return []
         pieces, steps = self._pieces(0, 0)
         rows = rows_of(self.train, pieces), self._largest, number * steps
         return choose_sizes(*rows, most=1) if wanted is True else sizes_to_compile(*rows)
 
-    def _compile(self) -> None:
-        """Compile the gradient of each size to compile, with the first batch that has it."""
+    def _compile(self, monitor: TrainingMonitor) -> None:
+        """Compile the gradient of each size to compile, with the first two batches that have it."""
         if self.recorded is None or not self._to_compile or self.is_finished:
             return
         self.model.train()
-        pieces, largest, done = self._pieces(0, 0)[0], self._largest, set[Size]()
+        pieces, largest, done = self._pieces(0, 0)[0], self._largest, Counter[Size]()
         for piece, rows in zip(pieces, rows_of(self.train, pieces), strict=True):
             own = int(rows[0]), int(rows[1]), int(rows[2])
             size = next((size for size in self._to_compile if size.holds(*own, largest)), None)
-            if size is not None and size not in done:
-                done.add(size)
+            if size is not None and done[size] < 2:
+                done[size] += 1
+                self._check_stop(monitor)
+                deadline = self.spec.deadline
+                # A size may take two minutes, in which nothing can stop the segment.
+                if deadline is not None and time.monotonic() + 600 > deadline:
+                    self.recorded.refuse("the deadline is too near to compile")
+                    break
                 filled = self._filled(TRAINING, self.train.batch(piece))
                 if filled is not None:
                     self.recorded.prepare(filled)
+        monitor.evaluated(0.0)  # the time of the first step begins now
 
     def _recorder_for(self, model: nn.Module) -> Recorder | None:
         """Return the device's recorder; None if the steps of a network cannot be replayed there."""

@@ -1,12 +1,14 @@
 """Steps whose gradient is compiled by inductor, on a CPU."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.training import compiled
+from hydragnn_flow.training import compiled, recorded
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.plan import sizes
@@ -22,15 +24,15 @@ SETTINGS = {
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path):
     """The run directory's folder of compiled kernels."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "to be put back")
     return tmp_path / "compiled"
 
 
-def trainer_of(folder, store, compile, **changes):
+def trainer_of(folder, store, compile, deadline=None, **changes):
     network = network_with(**{**SETTINGS, "Training__compile": compile, **changes})
-    spec = make_spec(folder, store, EPOCHS, network=network, run_directory=str(folder.parent))
+    fields = {"network": network, "run_directory": str(folder.parent), "deadline": deadline}
+    spec = make_spec(folder, store, EPOCHS, **fields)
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
@@ -95,6 +97,78 @@ def test_a_function_is_compiled_for_tensors_whose_values_change(cache):
         torch.testing.assert_close(run(), gradient())
 
 
+def test_kernels_are_found_when_all_are_finished(tmp_path):
+    folder = tmp_path / "compiled" / "kernels"
+    with pytest.raises(RuntimeError, match="torn"), compiled.finished(folder) as own:
+        (own / "kernel").write_text("half")
+        raise RuntimeError("torn")
+    assert not list(folder.parent.iterdir())
+    with compiled.finished(folder) as own, compiled.finished(folder) as other:
+        assert len({own, other, folder}) == 3
+        (own / "kernel").write_text("whole")
+        (other / "kernel").write_text("another's")
+    with compiled.finished(folder) as there:
+        assert there == folder and (there / "kernel").read_text() == "another's"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_nothing_is_compiled_before_a_stop_or_a_near_deadline(tmp_path, alloy_store, cache):
+    trainer = trainer_of(tmp_path / "stop", alloy_store, True)
+    with pytest.raises(Stopped, match="in epoch 1 after step 0"):
+        trainer.run(lambda: True)
+    near = time.monotonic() + 300
+    trainer = trained(tmp_path / "late", alloy_store, True, deadline=near)
+    assert "deadline" in trainer.recorded.reason and trainer.progress.epoch == EPOCHS
+    assert not cache.exists()
+
+
+def test_numbers_that_a_trace_has_read_are_found_by_a_second_batch(
+    tmp_path, alloy_store, monkeypatch
+):
+    def traced(compute, cache):
+        constant = compute()
+        return lambda: constant
+
+    monkeypatch.setattr(recorded, "compiled", traced)
+    ordinary = trained(tmp_path / "ordinary", alloy_store, False)
+    trainer = trained(tmp_path / "t", alloy_store, True)
+    assert "differ" in trainer.recorded.reason and trainer.recorded.replayed == 1
+    np.testing.assert_allclose(trainer.progress.history, ordinary.progress.history, rtol=1e-5)
+
+
+def test_after_an_error_of_a_compiled_step_others_are_ordinary(
+    tmp_path, alloy_store, monkeypatch, caplog
+):
+    def failing(compute, cache):
+        calls = iter(range(8))
+
+        def run():
+            next(calls)
+            return compute()
+
+        return run
+
+    monkeypatch.setattr(recorded, "compiled", failing)
+    ordinary = trained(tmp_path / "ordinary", alloy_store, False)
+    trainer = trained(tmp_path / "t", alloy_store, True)
+    assert "StopIteration" in trainer.recorded.reason and trainer.recorded.replayed
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    np.testing.assert_allclose(trainer.progress.history, ordinary.progress.history, rtol=1e-5)
+
+
+def test_dropout_continues_after_a_stop(tmp_path, alloy_store, monkeypatch):
+    monkeypatch.setattr(recorded, "compiled", lambda compute, cache: compute)
+    changes = {"Architecture__mpnn_type": "GAT", "Architecture__dropout": 0.3}
+    whole = trained(tmp_path / "whole", alloy_store, True, **changes)
+    stops = iter([False] * 6 + [True])
+    with pytest.raises(Stopped):
+        trainer_of(tmp_path / "parts", alloy_store, True, **changes).run(lambda: next(stops))
+    parts = trained(tmp_path / "parts", alloy_store, True, **changes)
+    assert parts.began[1] > 0 and parts.recorded.replayed > 0
+    for name, weight in whole.model.named_parameters():
+        assert torch.equal(parts.model.get_parameter(name), weight)
+
+
 def test_only_long_trainings_of_types_that_gain_are_compiled(tmp_path, alloy_store, monkeypatch):
     assert trainer_of(tmp_path / "short", alloy_store, "auto").recorded is None
     monkeypatch.setattr(sizes, "_COMPILED", 0.0)
@@ -109,6 +183,8 @@ def test_only_long_trainings_of_types_that_gain_are_compiled(tmp_path, alloy_sto
     [
         ({}, True),
         ({"Architecture__mpnn_type": "DimeNet"}, False),
+        ({"Architecture__mpnn_type": "GAT"}, True),
+        ({"Architecture__mpnn_type": "GAT", "Architecture__dropout": 0.3}, False),
         ({"Training__precision": "fp64"}, False),
         ({"Training__conv_checkpointing": True}, False),
         ({"Architecture__global_attn_engine": "GPS"}, False),
