@@ -152,7 +152,7 @@ class Scripts:
         self._trainers = trainers
 
     @contextmanager
-    def lend(self, gcd, memory_gib):
+    def lend(self, gcd, memory_gib, *, runs_apps):
         yield self._trainers[gcd]
 
 

@@ -232,15 +232,14 @@ class SharedPool:
         """Give each user its number of nodes, ``most``; as few as possible change hands."""
         at_work = {share: share.nodes for share in (*self._shares, *self._left)}
         busy = set[str]().union(*at_work.values())
-        free, lacking = [node for node in nodes if self._users.get(node) not in self._shares], []
+        kept, lacking = set[str](), list[Share]()
         for share, number in zip(self._shares, most, strict=True):
-            # One on which only others work may be idle later than another.
-            own = [node for node in nodes if self._users.get(node) is share]
-            mine = [node for node in own if node in at_work[share]]
-            mine += [node for node in own if node not in busy]
-            kept = {*mine[:number]}
-            free += [node for node in own if node not in kept]
-            lacking += [share] * (number - len(kept))
+            mine = [node for node in nodes if node in at_work[share]]
+            mine += [n for n in nodes if self._users.get(n) is share and n not in busy]
+            kept |= {*mine[:number]}
+            lacking += [share] * (number - len(mine[:number]))
+            self._users |= dict.fromkeys(mine[:number], share)
+        free = [node for node in nodes if node not in kept]
         free.sort(key=lambda node: node in busy)
         self._users |= dict(zip(free, lacking, strict=False))
 
