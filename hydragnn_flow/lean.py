@@ -1,4 +1,8 @@
-"""Leaner imports of torch_geometric, in processes of the package's own."""
+"""Leaner imports of torch_geometric, for commands.
+
+Trainer processes need TorchDynamo anyway; if it is first imported while ranks are joined, their
+connections outlive the job.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,6 @@ class _Lean(MetaPathFinder):
 def import_lean() -> None:
     """Let torch_geometric import its data sets and TorchDynamo when they are first used.
 
-    Its root imports both, 1,450 modules in 2.3 CPU-seconds, which every node asks a shared file
-    system for.
+    Its root imports both, 1,450 modules in 2.3 CPU-seconds.
     """
     sys.meta_path.insert(0, _Lean())
