@@ -157,15 +157,13 @@ def run(
 
 
 def _run(config: Path, machine: sites.Machine, data: Path | None, run_dir: Path | None) -> None:
-    from hydragnn_flow.campaign import check_paths, run_campaign, with_start
+    from hydragnn_flow.campaign import check_paths, load_campaign, run_campaign
     from hydragnn_flow.config.objective import ObjectiveConfig
-    from hydragnn_flow.config.run import load_campaign
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
         _run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
         return
-    loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
     site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):

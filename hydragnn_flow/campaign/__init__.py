@@ -14,7 +14,6 @@ from hydragnn_flow.campaign.setup.start import (
     load_config,
     prepare,
     run_campaign,
-    with_start,
 )
 from hydragnn_flow.lazy import lazily
 
@@ -44,5 +43,4 @@ __all__ = [
     "run_campaign",
     "run_objective",
     "scaling_study",
-    "with_start",
 ]
