@@ -98,7 +98,7 @@ def test_each_user_asks_for_nodes_of_its_own(shared):
     assert pool.demand == 2 * GCDS
 
 
-def test_jobs_of_a_user_that_has_left_keep_their_node(shared):
+def test_jobs_of_a_user_that_has_left_keep_their_node(shared, tmp_path):
     pool, [apps] = shared(100)
     with pool.share(tmp_path / "parsl") as campaign:
         campaign._running = {Future(): ("node0", "", True)}
