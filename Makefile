@@ -11,10 +11,6 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes of the tests would each compile all they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Packages whose names are public: those of their `__all__`.
-PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
-	execution models models.mpnn placement report search simulation testing)
-
 # `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, one that has
 # schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name
 # another Python that has all packages.
@@ -22,7 +18,7 @@ BENCH ?=
 RESULTS := docs/results
 BENCHMARKS := store models accuracy peers_accuracy ensemble outside search_quality execution placement scale
 
-.PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
+.PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs site clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
@@ -38,7 +34,7 @@ help:
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md but gpu's (8 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables and pictures of the pages"
-	@echo "make reference    build the API reference, docs/reference/index.html"
+	@echo "make site         build the site of the pages and the API reference, site/index.html"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
 
 quickstart: $(VENV)/installed
@@ -86,8 +82,8 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/error_bars.py
 	$(BIN)/python docs/rungs.py
 
-reference: $(VENV)/installed
-	$(BIN)/python -m pdoc --docformat numpy --output-directory docs/reference $(PUBLIC)
+site: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 benchmarks: $(BENCHMARKS:%=benchmark-%)
 	$(or $(BENCH),$(BIN)/python) benchmarks/page.py

@@ -18,6 +18,7 @@ from hydragnn_flow.files import open_regular, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, from_json, read_json, read_yaml, sound
 
 FOLDER = "ensemble"
+"""Folder of the ensemble in a run directory."""
 SUMMARY = "ensemble.json"
 VERSION = 6
 ENSEMBLE = "ensemble"

@@ -13,8 +13,8 @@ from hydragnn_flow.placement.cost_model import Estimate, Experience, Gcd
 
 # Slightly over 1: two half-busy segments rarely wait for each other at the same moment.
 FULL = 1.05
-# Fraction of a GCD's memory that segments may fill by estimate; the rest allows for its error.
 MEMORY_FRACTION = 0.9
+"""Fraction of a GCD's memory that segments may fill by estimate; the rest allows for its error."""
 # Least time left of its batch job with which a node gets a segment that the end will cut short [s]:
 # enough to start a process there and to make progress.
 SECONDS_TO_GET_FURTHER = 180.0

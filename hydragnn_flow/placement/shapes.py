@@ -15,8 +15,8 @@ from hydragnn_flow.placement.placer import Segment
 # A running segment is stopped and resharded if that saves this much time [s] and this fraction of
 # its remaining time. Stopping, reading the checkpoint and joining cost some of it.
 LEAST_SAVED, LEAST_SAVED_FRACTION = 60.0, 0.25
-# A segment expected to need less than this fraction of another's time is sure to end before it.
 SURELY_BEFORE = 0.4
+"""Fraction of another segment's time below which a segment is sure to end before it."""
 
 Shapes = Callable[[Segment], Sequence[Segment]]
 """Function from a segment to its versions on each number of GCDs that it may have, itself first."""
