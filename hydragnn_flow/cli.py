@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from hydragnn_flow.commands import ensembles, init, planning, profiling, search, sites
 from hydragnn_flow.commands.console import (
@@ -33,17 +34,32 @@ if TYPE_CHECKING:
     from hydragnn_flow.config.objective import ObjectiveConfig
     from hydragnn_flow.execution import Site
 
+_ORDER = (
+    *("init", "quickstart", "prepare", "run", "status", "trials", "report", "dashboard", "store"),
+    *("predict", "evaluate", "recalibrate", "select", "export"),
+    *("site", "plan", "simulate", "profile", "scaling"),
+)
+
+
+class _ByTask(TyperGroup):
+    """Group of commands in the order in which a user needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_ORDER.index)
+
+
 app = typer.Typer(
+    cls=_ByTask,
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
-app.add_typer(store_app, name="store")
+app.add_typer(store_app, name="store", rich_help_panel="Look")
 for part in (ensembles, init, planning, profiling, search):
     app.add_typer(part.app)
-app.add_typer(sites.app, name="site")
+app.add_typer(sites.app, name="site", rich_help_panel="Machine")
 
 
 def _store_of(path: Path) -> Path:
@@ -103,7 +119,7 @@ def _options(
     del debug, version
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def prepare(
     config: Config,
@@ -127,7 +143,7 @@ def prepare(
     say(f"store ready: {short(store)}")
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def quickstart(machine: sites.Machine, run_dir: RunDirOption = None) -> None:
     """Run a whole campaign, in minutes on a laptop, on crystals that it generates.
@@ -139,7 +155,7 @@ def quickstart(machine: sites.Machine, run_dir: RunDirOption = None) -> None:
     _run(shipped_configs()["quickstart"], machine, None, run_dir)
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def run(
     config: Config,
@@ -204,7 +220,7 @@ def _run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     say(f"trials  {short(run_dir)}/{TABLE}")
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def status(
     run_dir: RunDir,
     log: Annotated[
@@ -221,7 +237,7 @@ def status(
             say(line)
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report.html import write_report

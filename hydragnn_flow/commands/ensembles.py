@@ -153,7 +153,7 @@ Keys = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 @flattened
 def evaluate(
     run_dir: FinishedRun,
@@ -189,7 +189,7 @@ def evaluate(
         say(short(out))
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def recalibrate(
     run_dir: FinishedRun,
     data: Labelled,
@@ -215,7 +215,7 @@ def recalibrate(
     say(short(ensemble_folder(run_dir) / FILE))
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def export(
     run_dir: FinishedRun,
     out: Annotated[
@@ -241,7 +241,7 @@ def export(
     say(f"{short(out)}: {size / 1e6:.1f} MB")
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 @flattened
 def predict(
     run_dir: FinishedRun,
@@ -343,7 +343,7 @@ def _on_site(
 _SUFFIX = ".extxyz"
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def select(
     run_dir: FinishedRun,
     structures: Structures,
