@@ -35,8 +35,8 @@ from hydragnn_flow.data.layouts import layouts
 from hydragnn_flow.execution.site import NodeOptions, Options, about_site, shipped_sites
 
 PAGES = [
-    Path(__file__).with_name(f"{name}.md")
-    for name in ("configuration", "data", "models", "search", "sites")
+    Path(__file__).parent / f"{name}.md"
+    for name in ("configuration", "data", "how-to/any-objective", "models", "search", "sites")
 ]
 # Every key HydraGNN reads, by section.
 READ_BY_HYDRAGNN: dict[str, str] = {

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "hydragnn_flow"
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 PAGES += [REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 
 _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", flags=re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# ([\w.]+\.(?:py|yaml))\n")
 _INLINE = re.compile(r"`([^`]+)`")
 _LINE = re.compile(r"^ *(?:\$ )?((?:hydragnn-flow|python|make) .*)$", flags=re.MULTILINE)
 
@@ -46,6 +50,26 @@ def blocks(*languages: str) -> list[Block]:
 def lines(program: str) -> list[Line]:
     """The command lines of all pages that start a program."""
     return [line for page in PAGES for line in _lines(page) if line.words[0] == program]
+
+
+def follow(page: Path, folder: Path, **started: Any) -> list[str]:
+    """Do in a folder what a page says, block by block, and return what its programs print.
+
+    A block that begins with the name of a file is saved.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    started |= {"env": {**os.environ, "PATH": path, "COLUMNS": "80"}, "cwd": folder}
+    programs = {"python": [sys.executable, "-c"], "sh": ["bash", "-ec"]}
+    said = []
+    for _, language, text in _blocks(page):
+        if named := _FILE.match(text):
+            (folder / named[1]).write_text(text)
+        elif language in programs:
+            command = [*programs[language], text]
+            done = subprocess.run(command, capture_output=True, text=True, **started)
+            assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+            said.append(done.stdout)
+    return said
 
 
 def is_named(name: str) -> bool:

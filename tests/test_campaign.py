@@ -25,7 +25,7 @@ from driver_cases import (
     start_until,
     still_there,
 )
-from page_cases import REPOSITORY, blocks, lines
+from page_cases import REPOSITORY, blocks, follow, lines
 from typer.testing import CliRunner
 
 from hydragnn_flow import Ensemble, GraphStore, cli
@@ -187,12 +187,14 @@ def test_ensemble_json(finished):
 
 
 # Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to
-# exist, by test_pages. The tutorial has a run of its own, and test_tutorial follows it.
+# exist, by test_pages. test_tutorial follows the tutorial, and the last test here the how-tos.
+_FOLLOWED = r"docs/(tutorial|how-to)"
+HOW_TOS = sorted((REPOSITORY / "docs" / "how-to").glob("*.md"))
 LOOKING = [
     line
     for line in lines("hydragnn-flow")
     if line.whole
-    and "tutorial.md" not in line.place
+    and not re.match(_FOLLOWED, line.place)
     and line.words[1] in ("status", "predict", "evaluate", "trials", "report", "store", "site")
     if line.words[1:3] != ("site", "check") and "-A" not in line.words
 ]
@@ -201,7 +203,7 @@ RUNNABLE = [
     block
     for block in blocks("python")
     if "hydragnn.utils" not in block.text
-    if not re.match(r"docs/(tutorial|parsl)\.md", block.place)
+    if not re.match(rf"{_FOLLOWED}|docs/parsl\.md", block.place)
 ]
 
 
@@ -212,6 +214,8 @@ def stand(finished, tmp_path, monkeypatch):
     for name in ("quickstart", "quickstart-simulated", "mlearn_si"):
         (tmp_path / "runs" / name).symlink_to(finished)
     (tmp_path / "configs").mkdir()
+    for file in REPOSITORY.glob("configs/*.yaml"):
+        (tmp_path / "configs" / file.name).symlink_to(file)
     network = json.loads((REPOSITORY / "configs" / "potential.json").read_text())
     network["NeuralNetwork"]["Architecture"]["radius"] = 4.0  # the run's
     (tmp_path / "configs" / "potential.json").write_text(json.dumps(network))
@@ -239,3 +243,17 @@ def test_commands_of_the_pages(line, monkeypatch, capsys):
 @pytest.mark.usefixtures("stand")
 def test_python_of_the_pages(block):
     exec(compile(block.text, block.place, "exec"), {"__name__": "page"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("stand")
+def test_how_tos_word_by_word(page, finished, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    for packages in re.findall(r"`pip install ([\w ]+)`", text):
+        for package in packages.split():
+            pytest.importorskip(package)
+    run = tmp_path / "runs" / "quickstart"
+    run.unlink()
+    shutil.copytree(finished, run)  # a page may change it
+    follow(page, tmp_path)

@@ -69,7 +69,7 @@ def constants(source):
 @pytest.fixture(scope="module")
 def sizes():
     package = {path: path.read_text(encoding="utf-8") for path in modules("hydragnn_flow")}
-    pages = [*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md"]
+    pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md"]
     pages.append(REPOSITORY / "CONTRIBUTING.md")
     return {
         "code lines of hydragnn_flow": sum(map(code_lines, package.values())),

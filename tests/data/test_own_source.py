@@ -1,4 +1,4 @@
-"""A source of the user's own, from outside the package: that of docs/data.md."""
+"""A source of the user's own, from outside the package: that of its how-to."""
 
 import os
 import subprocess

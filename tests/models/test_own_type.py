@@ -1,4 +1,4 @@
-"""A message-passing type from outside the package: the one of docs/models.md."""
+"""A message-passing type from outside the package: the one of its how-to."""
 
 import os
 import re
@@ -21,8 +21,8 @@ from hydragnn_flow.testing.networks import manifest, network
 NAME = "my_package.my_module:MyType"
 SLOPE = "Architecture.mpnn_options.slope"
 EXAMPLE = re.search(
-    r"## A type of your own.*?```python\n(.*?)```",
-    (REPOSITORY / "docs" / "models.md").read_text(encoding="utf-8"),
+    r"```python\n(.*?)```",
+    (REPOSITORY / "docs" / "how-to" / "own-type.md").read_text(encoding="utf-8"),
     flags=re.DOTALL,
 )
 
