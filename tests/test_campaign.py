@@ -214,8 +214,6 @@ def stand(finished, tmp_path, monkeypatch):
     for name in ("quickstart", "quickstart-simulated", "mlearn_si"):
         (tmp_path / "runs" / name).symlink_to(finished)
     (tmp_path / "configs").mkdir()
-    for file in REPOSITORY.glob("configs/*.yaml"):
-        (tmp_path / "configs" / file.name).symlink_to(file)
     network = json.loads((REPOSITORY / "configs" / "potential.json").read_text())
     network["NeuralNetwork"]["Architecture"]["radius"] = 4.0  # the run's
     (tmp_path / "configs" / "potential.json").write_text(json.dumps(network))
@@ -247,13 +245,12 @@ def test_python_of_the_pages(block):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
-@pytest.mark.usefixtures("stand")
 def test_how_tos_word_by_word(page, finished, tmp_path):
     text = page.read_text(encoding="utf-8")
+    assert text.count("\n") <= 80
     for packages in re.findall(r"`pip install ([\w ]+)`", text):
         for package in packages.split():
             pytest.importorskip(package)
-    run = tmp_path / "runs" / "quickstart"
-    run.unlink()
-    shutil.copytree(finished, run)  # a page may change it
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    shutil.copytree(finished, tmp_path / "runs" / "quickstart")  # a page may change it
     follow(page, tmp_path)
