@@ -27,7 +27,7 @@ from hydragnn_flow.report.tables import objective_label, short_names
 from hydragnn_flow.report.trials_frame import ranking, value_columns
 from hydragnn_flow.segment import SegmentResult
 
-FEWEST = 10
+FEWEST = 30
 """Smallest number of trials for which importance is computed."""
 MANY = 50
 """Number of trials at which the best tenth are five; Optuna advises at least as many."""
