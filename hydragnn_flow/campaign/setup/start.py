@@ -203,9 +203,10 @@ def run_campaign(
 
             write_report(directory.path)
     else:
-        from hydragnn_flow.campaign.driver import drive
-
         with displayed(view) as shown:
+            shown.say(f"{directory.path}: starting")  # what follows is imported for seconds
+            from hydragnn_flow.campaign.driver import drive
+
             summary = drive(config, site, directory, shown)
     return CampaignSummary(directory.path, directory.report, summary, was_complete)
 
