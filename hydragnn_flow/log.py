@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -283,7 +283,7 @@ class View(Protocol):
         """
         ...
 
-    def running(self, segments: Sequence[Running], total: int) -> None:
+    def running(self, segments: Iterable[Running], total: int) -> None:
         """Show running segments (jobs of training): their last epoch, and the time left.
 
         Parameters

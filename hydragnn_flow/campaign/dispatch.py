@@ -178,11 +178,11 @@ class Dispatch(Jobs[SegmentTask]):
     def _show(self) -> None:
         """Show running segments; of thousands those that were sent first."""
         known = self._workers.last_epochs()
-        specs = [sending.task.spec for sending in islice(self._running, 512)]
-        shown = [
+        specs = (sending.task.spec for sending in islice(self._running, 512))
+        shown = (
             Running(spec.kind, spec.number, spec.epochs.until_epoch, known.get(spec.attempt))
             for spec in specs
-        ]
+        )
         self._context.view.running(shown, len(self._running))
 
     def _sharing_pays(self) -> bool:

@@ -132,7 +132,7 @@ class CampaignView:
             note += f"  best {best:.4g}"
         self.step("search", sum(count.values()), total, note)
 
-    def running(self, segments: Sequence[Running], total: int) -> None:
+    def running(self, segments: Iterable[Running], total: int) -> None:
         """Update the table of running segments below the bars; a log has none.
 
         Parameters
@@ -142,4 +142,5 @@ class CampaignView:
         total
             Number of running segments.
         """
-        self._progress.segments = segments, total
+        if self.console.is_terminal:
+            self._progress.segments = [*segments], total

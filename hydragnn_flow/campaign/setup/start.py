@@ -25,6 +25,9 @@ from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import trial_kwh
 
+# Said before the driver is imported, for seconds.
+_STARTS = "{}: starting"
+
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
     """Read and check a run configuration, including the network of weights that it starts from.
@@ -150,9 +153,10 @@ def prepare(
     Parameters and errors are those of :func:`run_campaign`.
     """
     directory = check_paths(config, run_directory)
-    from hydragnn_flow.campaign.driver import build_store
-
     with displayed(view) as shown:
+        shown.say(_STARTS.format(directory.path))
+        from hydragnn_flow.campaign.driver import build_store
+
         build_store(config, site, directory, shown)
     return directory.store
 
@@ -204,7 +208,7 @@ def run_campaign(
             write_report(directory.path)
     else:
         with displayed(view) as shown:
-            shown.say(f"{directory.path}: starting")  # what follows is imported for seconds
+            shown.say(_STARTS.format(directory.path))
             from hydragnn_flow.campaign.driver import drive
 
             summary = drive(config, site, directory, shown)

@@ -215,10 +215,9 @@ def _done(
             if isinstance(job, Call):
                 outcome = _called(job)
             else:
-                train = partial(run_segment, epoch_ended=signs.epoch_ended)
-                run: Callable[..., TrainingOutcome] = (
-                    profile_segment if job.profile.seconds else train
-                )
+                run: Callable[..., TrainingOutcome] = profile_segment
+                if not job.profile.seconds:
+                    run = partial(run_segment, epoch_ended=signs.epoch_ended)
                 outcome = run(
                     job,
                     device=device,
