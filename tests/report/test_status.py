@@ -357,18 +357,21 @@ def test_running_segments_are_shown_with_what_they_have_reached(searching, width
         assert re.search(rf"\b{word}\b", words), f"{word} is cut"
 
 
+LINE = {"kind": "trial", "number": 2, "to_epoch": 18}
+
+
 @pytest.mark.parametrize(
     "segments",
     [
         7,
         [7],
         [{}],
-        [{"kind": "trial", "number": 1}],
-        [at_work("two")],
-        [at_work(2, "x"), at_work(3, [1, 2.0, 3.0, 4.0])],
-        [at_work(2, [1, 2.0])],
-        [at_work(2, [1, "x", 2.0, 3.0])],
-        [at_work([2])],
+        [{"kind": "trial", "number": 2}],
+        [LINE | {"number": "two"}],
+        [LINE | {"number": [2]}],
+        [LINE | {"last_epoch": "x"}, LINE | {"number": 3, "last_epoch": [1, 2.0, 3.0, 4.0]}],
+        [LINE | {"last_epoch": [1, 2.0]}],
+        [LINE | {"last_epoch": [1, "x", 2.0, 3.0]}],
     ],
     ids=str,
 )
