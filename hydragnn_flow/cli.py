@@ -186,6 +186,7 @@ def _run(config: Path, machine: sites.Machine, data: Path | None, run_dir: Path 
 
 def _run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     """Run the search over a user's function to its end, and print the best trials."""
+    say(f"{run_dir}: starting")
     from hydragnn_flow.campaign.functions import TABLE, run_objective
 
     with interruptible(), using(run_dir):

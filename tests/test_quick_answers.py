@@ -129,6 +129,27 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(folder):
         assert answer.imported == [], words
 
 
+_FIRST = """
+import sys
+from pathlib import Path
+from hydragnn_flow import load_config, load_site, run_campaign
+
+class View:
+    def say(self, text):
+        print(text, *{"torch_geometric", "parsl", "optuna", "pandas"} & sys.modules.keys())
+        raise SystemExit
+
+run_campaign(load_config("good.yaml"), load_site("local"), Path("run"), View())
+"""
+
+
+def test_the_first_line_of_a_campaign_comes_before_the_driver_is_imported(folder):
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST], capture_output=True, text=True, cwd=folder
+    )
+    assert done.stdout == f"{folder}/run: starting\n", done.stderr
+
+
 def test_help_and_versions_import_nothing_heavy(folder):
     group: Any = typer.main.get_command(cli.app)
     commands = [[], ["--version"]]

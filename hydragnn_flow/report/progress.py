@@ -47,18 +47,17 @@ def running_table(segments: Sequence[Running], total: int, rows: int) -> Table:
 
 
 class _Bars(progress.Progress):
-    """Progress bars, with the note of each in a line below, and a table of running segments."""
+    """Progress bars, with the note of each in a line below, and then a table."""
 
-    segments: tuple[Sequence[Running], int] = (), 0
+    table: Table | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
         for task in self.tasks:
             if note := task.fields["note"]:
                 yield Text(f"{task.description:<11} {note}")
-        segments, total = self.segments
-        if segments:
-            yield Padding(running_table(segments, total, 5), (1, 0, 0, 0))
+        if self.table is not None:
+            yield Padding(self.table, (1, 0, 0, 0))
 
 
 class CampaignView:
@@ -143,4 +142,4 @@ class CampaignView:
             Number of running segments.
         """
         if self.console.is_terminal:
-            self._progress.segments = [*segments], total
+            self._progress.table = running_table([*segments], total, 5) if total else None

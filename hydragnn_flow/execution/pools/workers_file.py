@@ -95,8 +95,8 @@ class WorkersFile:
         self._path = run_directory / WORKERS_FILE
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
-        # By the future of their task: lines of the ledger without their end.
-        self._segments: dict[Any, list[dict[str, Any]]] = {}
+        # By the future of their task: attempts, and lines of the ledger without their end.
+        self._segments: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
 
     def begin(
         self, answer: Future[Any], ranks: Sequence[Rank], manager: str, gcds: Sequence[str]
@@ -116,9 +116,11 @@ class WorkersFile:
         """
         about = {"started": time.time(), "node": node_of(manager)}
         self._segments[answer] = [
-            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.epochs.until_epoch, "gcds": [gcds[rank.gcd]]}
-            | {"attempt": spec.attempt}
+            (
+                spec.attempt,
+                {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
+                | {"to_epoch": spec.epochs.until_epoch, "gcds": [gcds[rank.gcd]]},
+            )
             for rank in ranks
             if isinstance(spec := rank.spec, SegmentSpec)
         ]
@@ -154,9 +156,9 @@ class WorkersFile:
             **blocks,
             "bad_nodes": dict(bad_nodes),
             "segments": [
-                {**line, "last_epoch": last_epochs.get(line["attempt"])}
+                {**line, "last_epoch": last_epochs[attempt]} if attempt in last_epochs else line
                 for lines in [*self._segments.values()]
-                for line in lines
+                for attempt, line in lines
             ],
         }
         if content != self._written:
