@@ -80,6 +80,7 @@ class CampaignView:
             progress.TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
             disable=not self.console.is_terminal,
+            refresh_per_second=2,  # a frame costs 4 ms of CPU, on a laptop those of the trainings
         )
         self._tasks: dict[str, progress.TaskID] = {}
         self._logged: dict[str, float] = {}
