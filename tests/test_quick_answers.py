@@ -129,25 +129,29 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(folder):
         assert answer.imported == [], words
 
 
-_FIRST = """
+_TO_THE_SITE = f"""
 import sys
-from pathlib import Path
-from hydragnn_flow import load_config, load_site, run_campaign
+from hydragnn_flow import cli
+from hydragnn_flow.commands.sites import Machine
+from hydragnn_flow.errors import InputError
 
-class View:
-    def say(self, text):
-        print(text, *{"torch_geometric", "parsl", "optuna", "pandas"} & sys.modules.keys())
-        raise SystemExit
+def load(machine):
+    raise InputError(" ".join(["imported:", *{set(_HEAVY)} & sys.modules.keys()]))
 
-run_campaign(load_config("good.yaml"), load_site("local"), Path("run"), View())
+Machine.load = load
+cli.main()
 """
 
 
-def test_the_first_line_of_a_campaign_comes_before_the_driver_is_imported(folder):
-    done = subprocess.run(
-        [sys.executable, "-c", _FIRST], capture_output=True, text=True, cwd=folder
+@pytest.mark.parametrize("word", ["run", "prepare"])
+def test_the_run_directory_is_told_before_anything_heavy_is_imported(folder, word):
+    """A site imports torch, to count devices."""
+    command = [sys.executable, "-c", _TO_THE_SITE, word, "good.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert (done.stdout, done.stderr.strip()) == (
+        "run directory: runs/small\n",
+        "error: imported:",
     )
-    assert done.stdout == f"{folder}/run: starting\n", done.stderr
 
 
 def test_help_and_versions_import_nothing_heavy(folder):

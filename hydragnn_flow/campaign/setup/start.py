@@ -25,9 +25,6 @@ from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import trial_kwh
 
-# Said before the driver is imported, for seconds.
-_STARTS = "{}: starting"
-
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
     """Read and check a run configuration, including the network of weights that it starts from.
@@ -153,10 +150,9 @@ def prepare(
     Parameters and errors are those of :func:`run_campaign`.
     """
     directory = check_paths(config, run_directory)
-    with displayed(view) as shown:
-        shown.say(_STARTS.format(directory.path))
-        from hydragnn_flow.campaign.driver import build_store
+    from hydragnn_flow.campaign.driver import build_store
 
+    with displayed(view) as shown:
         build_store(config, site, directory, shown)
     return directory.store
 
@@ -207,10 +203,9 @@ def run_campaign(
 
             write_report(directory.path)
     else:
-        with displayed(view) as shown:
-            shown.say(_STARTS.format(directory.path))
-            from hydragnn_flow.campaign.driver import drive
+        from hydragnn_flow.campaign.driver import drive
 
+        with displayed(view) as shown:
             summary = drive(config, site, directory, shown)
     return CampaignSummary(directory.path, directory.report, summary, was_complete)
 
