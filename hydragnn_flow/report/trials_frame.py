@@ -12,7 +12,7 @@ import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
-from rich.table import Table
+from rich.console import Group
 
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.config.search import direction_of
@@ -265,7 +265,7 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(state=[_state(row) for row in ranked.to_dict("records")])
 
 
-def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
+def best_table(frame: pd.DataFrame, rows: int = 20) -> Group:
     """Return a table of the best trials for the terminal, with all parameters in one column.
 
     Parameters
