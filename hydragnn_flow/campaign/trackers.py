@@ -95,8 +95,9 @@ class WandB:
     def __init__(self, directory: Path, name: str) -> None:
         import wandb
 
-        self._begin: Any = partial(
-            wandb.init,
+        begin: Any = wandb.init
+        self._begin = partial(
+            begin,
             project="hydragnn_flow",
             group=name,
             dir=str(directory),
@@ -141,7 +142,7 @@ class Trackers:
         Name of the campaign.
     """
 
-    def __init__(self, names: Sequence[str], directory: Path, name: str) -> None:
+    def __init__(self, names: Sequence[str] = (), directory: Path = Path(), name: str = "") -> None:
         self._todo = SimpleQueue[Callable[[], None] | None]()
         self._trackers: dict[str, _Tracker] = {}
         self._handles: dict[tuple[str, str], Any] = {}
