@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hydragnn_flow.errors import CampaignStopped, InputError, StoreError, UncertaintyExceeded
     from hydragnn_flow.execution import load_site
     from hydragnn_flow.models import build_model
-    from hydragnn_flow.report.trials_frame import trials_frame
+    from hydragnn_flow.report.figures import importance_frame
+    from hydragnn_flow.report.trials_frame import segments_frame, trials_frame
     from hydragnn_flow.search import BatchedTPESampler
     from hydragnn_flow.versions import __version__ as __version__
 else:
@@ -53,6 +54,8 @@ else:
             "load_config": "campaign",
             "load_site": "execution",
             "run_campaign": "campaign",
+            "importance_frame": "report.figures",
+            "segments_frame": "report.trials_frame",
             "trials_frame": "report.trials_frame",
             "write_store": "data",
         },
@@ -74,10 +77,12 @@ __all__ = [
     "campaign_app",
     "check_paths",
     "fit",
+    "importance_frame",
     "load_campaign",
     "load_config",
     "load_site",
     "run_campaign",
+    "segments_frame",
     "trials_frame",
     "write_store",
 ]

@@ -33,6 +33,7 @@ from hydragnn_flow.versions import versions
 if TYPE_CHECKING:
     from hydragnn_flow.config.objective import ObjectiveConfig
     from hydragnn_flow.execution import Site
+    from hydragnn_flow.run_directory import RunDirectory
 
 _ORDER = (
     *("init", "quickstart", "prepare", "run", "status", "trials", "report", "dashboard", "store"),
@@ -136,7 +137,7 @@ def prepare(
     from hydragnn_flow.campaign import prepare as build
 
     loaded = load_config(config, data=data)
-    check_paths(loaded, run_dir)
+    _say_where(check_paths(loaded, run_dir))
     site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
         store = build(loaded, site, run_dir)
@@ -172,15 +173,20 @@ def run(
     _run(config, machine, data, run_dir)
 
 
+def _say_where(run: RunDirectory) -> None:
+    """Print the path of the run directory, before torch and the driver are imported for seconds."""
+    say(f"run directory: {short(run.path)}")
+
+
 def _run(config: Path, machine: sites.Machine, data: Path | None, run_dir: Path | None) -> None:
     from hydragnn_flow.campaign import check_paths, load_campaign, run_campaign
     from hydragnn_flow.config.objective import ObjectiveConfig
 
     loaded = load_campaign(config, data=data)
+    _say_where(check_paths(loaded, run_dir))
     if isinstance(loaded, ObjectiveConfig):
         _run_function(loaded, machine.load(), run_dir or _RUNS / loaded.name)
         return
-    check_paths(loaded, run_dir)
     site = machine.load()
     with interruptible(), using(run_dir or _RUNS, data):
         summary = run_campaign(loaded, site, run_dir)

@@ -12,12 +12,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 FILE = "driver.log"
 NOTICE = 25
@@ -220,6 +221,31 @@ class _Shown(logging.Handler):
             self.handleError(record)
 
 
+class LastEpoch(NamedTuple):
+    """Last epoch that a running segment (job of training) has ended, and the segment's end."""
+
+    number: int
+    """Number of epochs trained, earlier segments included."""
+    loss: float
+    """Mean training loss of the epoch."""
+    error: float
+    """Validation error after the epoch: the criterion."""
+    end: float
+    """Unix time at which the segment will probably end [s], by the clock of its node."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running segment (job of training) of a trial or member, for displays."""
+
+    kind: str
+    number: int
+    to_epoch: int
+    """Number of epochs trained when the segment ends, earlier segments included."""
+    last_epoch: LastEpoch | None = None
+    """Last epoch that the segment has ended, if that is known."""
+
+
 class View(Protocol):
     """Interface of a campaign's progress display; `CampaignView` implements it for terminals."""
 
@@ -254,5 +280,17 @@ class View(Protocol):
             Best value so far of the first objective.
         total
             Maximum number of trials of the search.
+        """
+        ...
+
+    def running(self, segments: Iterable[Running], total: int) -> None:
+        """Show running segments (jobs of training): their last epoch, and the time left.
+
+        Parameters
+        ----------
+        segments
+            Running segments; of thousands a sample.
+        total
+            Number of running segments.
         """
         ...

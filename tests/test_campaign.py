@@ -1,5 +1,6 @@
 """The main job, end to end, as a user runs it: killed once, interrupted once, and finished."""
 
+import copy
 import json
 import re
 import shutil
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from ase.build import bulk
 from ase.io import write
-from campaign_cases import MEMBERS, TRIALS, write_config
+from campaign_cases import CONFIG, MEMBERS, TRIALS, write_config
 from driver_cases import (
     PATIENCE,
     assert_every_segment_ended_once,
@@ -26,6 +27,7 @@ from driver_cases import (
     still_there,
 )
 from page_cases import REPOSITORY, blocks, follow, lines
+from segment_cases import NETWORK
 from typer.testing import CliRunner
 
 from hydragnn_flow import Ensemble, GraphStore, cli
@@ -84,6 +86,34 @@ def finished(interrupted):
     assert last.wait(timeout=PATIENCE) == 0, log.read_text()
     assert "Mean absolute errors" in log.read_text()
     return interrupted.run
+
+
+@pytest.mark.slow
+def test_a_trial_is_seen_to_learn_long_before_its_rung_ends(tmp_path, monkeypatch):
+    """In `status` and on the terminal."""
+    network = copy.deepcopy(NETWORK)
+    network["Training"]["num_epoch"] = 100_000
+    changes = {"search": CONFIG["search"] | {"min_epochs": 50_000}}
+    changes["ensemble"] = CONFIG["ensemble"] | {"epochs": 100_000}
+    config = write_config(tmp_path, network=network, **changes)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # to a terminal, as far as rich knows
+    monkeypatch.setenv("COLUMNS", "80")
+    learning = re.compile(r"^trial \d +[1-9]\d* of 50000 +\d\S* +\d\S* +\d\S* (s|min|h) *$", re.M)
+    log = tmp_path / "output"
+
+    def is_seen(run):
+        told = run.exists() and flow("status", run).stdout
+        frames = re.sub(r"\x1b\[[\d;?]*\w", "", log.read_text())
+        return bool(told) and bool(learning.search(told)) and bool(learning.search(frames))
+
+    driver = start_until(is_seen, "an epoch", config, tmp_path / "run", log)
+    try:
+        assert not (tmp_path / "run" / "segments.jsonl").exists()
+    finally:
+        family = family_of(driver, tmp_path / "run")
+        driver.terminate()
+        driver.wait(PATIENCE)
+    assert still_there(family, PATIENCE) == []
 
 
 def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted):

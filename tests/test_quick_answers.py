@@ -129,6 +129,31 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(folder):
         assert answer.imported == [], words
 
 
+_TO_THE_SITE = f"""
+import sys
+from hydragnn_flow import cli
+from hydragnn_flow.commands.sites import Machine
+from hydragnn_flow.errors import InputError
+
+def load(machine):
+    raise InputError(" ".join(["imported:", *{set(_HEAVY)} & sys.modules.keys()]))
+
+Machine.load = load
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("word", ["run", "prepare"])
+def test_the_run_directory_is_told_before_anything_heavy_is_imported(folder, word):
+    """A site imports torch, to count devices."""
+    command = [sys.executable, "-c", _TO_THE_SITE, word, "good.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert (done.stdout, done.stderr.strip()) == (
+        "run directory: runs/small\n",
+        "error: imported:",
+    )
+
+
 def test_help_and_versions_import_nothing_heavy(folder):
     group: Any = typer.main.get_command(cli.app)
     commands = [[], ["--version"]]

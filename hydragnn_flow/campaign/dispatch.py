@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Sending, Workers
-from hydragnn_flow.log import tell
+from hydragnn_flow.log import Running, tell
 from hydragnn_flow.placement import (
     SURELY_BEFORE,
     Fleet,
@@ -162,6 +162,7 @@ class Dispatch(Jobs[SegmentTask]):
         if pause > 0 and not at_once and len(self._running) > MANY:
             self._clock.next(SimpleQueue(), pause)  # takes no results that might not be recorded
         finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
+        self._show()
         for sending in finished:
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
@@ -173,6 +174,17 @@ class Dispatch(Jobs[SegmentTask]):
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._part()
         return ended
+
+    def _show(self) -> None:
+        """Show running segments; of thousands those that were sent first."""
+        known = self._workers.last_epochs()
+        specs = (sending.task.spec for sending in islice(self._running, 512))
+        shown = [
+            Running(spec.kind, spec.number, spec.epochs.until_epoch, known.get(spec.attempt))
+            for spec in specs
+        ]
+        self._context.view.running(shown, len(self._running))
+        self._context.trackers.running(shown)
 
     def _sharing_pays(self) -> bool:
         """Return whether segments may share a GCD; tell the user once if they may not."""

@@ -184,7 +184,8 @@ def evaluate(
         if out is not None:
             save_measures(out, found)
     measures = measures_frame({name: target.to_dict() for name, target in found.items()})
-    console.print(terminal(measures, caption="intervals: 95 %, from a bootstrap of structures"))
+    narrow = measures.drop(columns="meaning")
+    console.print(terminal(narrow, caption="intervals: 95 %, from a bootstrap of structures"))
     if out is not None:
         say(short(out))
 

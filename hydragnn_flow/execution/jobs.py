@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
 from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.workers.rank import Rank, merged
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.placement import (
     Estimate,
     Fleet,
@@ -183,6 +184,10 @@ class Workers(Protocol):
         ``node`` is a node on which it runs, ``attempt`` identifies the attempt at the segment.
         """
         ...
+
+    def last_epochs(self) -> Mapping[str, LastEpoch]:
+        """Return the last epoch of running segments, by attempt; on many nodes of some only."""
+        return {}
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         """Record whether a job, named by ``work``, succeeded on a node."""

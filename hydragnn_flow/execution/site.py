@@ -118,7 +118,8 @@ class Options(Section):
     """Place of the Python environment on the nodes: a copy in their scratch (`stage`) or in a
     directory, or no copy (`shared`)."""
     heartbeat: int | None = Field(default=None, ge=1)
-    """Time between heartbeats of a node [s]. A node that misses four heartbeats counts as lost."""
+    """Longest time between heartbeats of a node [s]. A node silent four times as long counts as
+    lost."""
     node: NodeOptions | None = None
     """Description of a node, for `slurm` and `allocation`, or what a `parsl.Config` lacks of it."""
     executors: tuple[str, ...] | None = None

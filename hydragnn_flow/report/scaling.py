@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, ScalarFormatter
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
@@ -246,7 +245,7 @@ def scaling_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, *WORDS, "sum"])
 
 
-def scaling_grid(study: Study) -> Table:
+def scaling_grid(study: Study) -> Group:
     """Return the table of a scaling study for the terminal, with headings for 80 columns."""
     names = {"reading": "read", "computing": "comp.", "exchanging": "exch.", "waiting": "wait"}
     table = scaling_table(study).round(dict.fromkeys(("efficiency", *WORDS, "sum"), 0))

@@ -13,6 +13,7 @@ import msgspec
 import optuna
 import pandas as pd
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from hydragnn_flow.ensemble.summary import FOLDER, failed_members, per_atom, read_summary
@@ -21,6 +22,7 @@ from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, elapsed, in_queue, read_workers
 from hydragnn_flow.files import modified
 from hydragnn_flow.locks import is_locked
+from hydragnn_flow.log import Running
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 from hydragnn_flow.report.errors import closing_table
 from hydragnn_flow.report.gcd_time import (
@@ -30,6 +32,7 @@ from hydragnn_flow.report.gcd_time import (
     gcd_time_sentence,
     nodes_cost,
 )
+from hydragnn_flow.report.progress import running_table
 from hydragnn_flow.report.tables import SIMULATED_RUN, number
 from hydragnn_flow.report.trials_frame import best_table, find_study, study_frame
 from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of, recorded
@@ -248,7 +251,8 @@ def status_table(run_directory: Path) -> RenderableType:
             with sound(RunDirectory(run_directory).summary):
                 shown.append(closing_table(read_summary(run_directory)))
     elif not is_simulated:
-        shown += map(Text, _driver(run_directory, stage))
+        told = _driver(run_directory, stage)
+        shown += (Text(one) if isinstance(one, str) else one for one in told)
     return Group(*shown)
 
 
@@ -264,7 +268,7 @@ def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
         yield f"  {_when(result.ended)} {where}: {result.status}: {_line(result.reason)}"
 
 
-def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
+def _driver(run_directory: Path, stage: Stage) -> Iterator[str | Table]:
     if not is_driven(run_directory):
         yield "no driver is at work on it; `hydragnn-flow run` continues it"
         return
@@ -274,6 +278,8 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     yield f"driver: process {pid} on {host}"
     if (workers.get("driver_pid"), workers.get("host")) == (pid, host):
         yield from _workers(workers)
+        if segments := _running(workers):
+            yield running_table(segments, len(segments), 10)
     # A function holds the lock of its trial's folder, and has touched it when it was called.
     running = [trial.number for trial in stage.trials if trial.state == "running"]
     locks = [(n, RunDirectory(run_directory).trial(n) / "lock") for n in running]
@@ -285,6 +291,15 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     cost = {**cost_of(stage.results), **nodes_cost(run_directory)}
     if cost["joules"] is not None or cost["node_joules"] is not None:
         yield energy_sentences(cost)
+
+
+def _running(workers: Mapping[str, Any]) -> list[Running]:
+    """Return the running segments that `workers.json` names, each once; empty if it is damaged."""
+    try:
+        segments = {(line["kind"], line["number"]): line for line in workers["segments"]}
+        return msgspec.convert([*segments.values()], list[Running])
+    except (ValueError, LookupError, TypeError):
+        return []
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:

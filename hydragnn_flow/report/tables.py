@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -87,7 +88,7 @@ def shown(table: pd.DataFrame) -> Shown:
     return Shown(headings, rows, len(table) - len(head))
 
 
-def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
+def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Group:
     """Convert a data frame to a table that rich prints in the terminal.
 
     Parameters
@@ -98,16 +99,17 @@ def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
         Lines above and below the table; empty for none.
     """
     text = shown(table)
-    # Text, not markup: a target may be named [like this].
-    above, below = Text(title) if title else None, Text(caption) if caption else None
-    grid = Table(title=above, title_justify="left", caption=below, caption_justify="left")
-    grid.box, grid.show_edge, grid.pad_edge, grid.collapse_padding = SIMPLE_HEAD, False, False, True
+    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for heading in text.headings:
         justify: Literal["left", "right"] = "right" if heading.is_number else "left"
         grid.add_column(Text(heading.label), justify=justify, overflow="fold")
     for row in text.rows:
         grid.add_row(*map(Text, row))
-    return grid
+    # Not the table's own, which would be as narrow as the table. Text, not markup: a target may be
+    # named [like this].
+    above, below = Text(title, "table.title"), Text(caption, "table.caption")
+    parts: list[Text | Table] = [above, grid, below]
+    return Group(*[part for part in parts if part])
 
 
 def objective_label(name: str) -> str:

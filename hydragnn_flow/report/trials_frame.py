@@ -12,7 +12,7 @@ import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
-from rich.table import Table
+from rich.console import Group
 
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.config.search import direction_of
@@ -61,6 +61,21 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
         If the search has not begun, or a file is damaged.
     """
     return study_frame_of(Path(run_directory))[1]
+
+
+def segments_frame(run_directory: str | Path) -> pd.DataFrame:
+    """Return a table of the segments (jobs of training) of a run, in the order of their ends.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each segment; columns are the fields of
+        :class:`~hydragnn_flow.segment.SegmentResult`, such as ``kind``, ``number``, ``status``,
+        ``seconds`` [s], and ``history``: epoch, training loss, validation loss and criterion of
+        each of its epochs.
+    """
+    results = RunDirectory(Path(run_directory)).results()
+    return pd.DataFrame([result.to_dict() for result in results])
 
 
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
@@ -250,7 +265,7 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(state=[_state(row) for row in ranked.to_dict("records")])
 
 
-def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
+def best_table(frame: pd.DataFrame, rows: int = 20) -> Group:
     """Return a table of the best trials for the terminal, with all parameters in one column.
 
     Parameters

@@ -13,6 +13,7 @@ import torch
 
 from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.models.leverage import LEVERAGE
 from hydragnn_flow.segment import AGREED, SegmentSpec, StoreAccess, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
@@ -41,6 +42,7 @@ def run_segment(
     should_stop: Callable[[], bool] = lambda: False,
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
+    epoch_ended: Callable[[LastEpoch], None] = lambda epoch: None,
 ) -> TrainingOutcome:
     """Train one segment (a stretch of a trial's or member's training) up to its last epoch.
 
@@ -65,6 +67,8 @@ def run_segment(
         Function that reports that this process still works (a heartbeat), called before every step
         and every prediction batch with the time of the longest step so far [s]; 0 if that is not
         known.
+    epoch_ended
+        Function called on the first rank with each epoch that has ended.
     """
     world = world or World()
     device = torch.device(device)
@@ -95,7 +99,7 @@ def run_segment(
         store = open_store(spec.store)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, store, device, world, spent)
-        trainer.run(is_over, alive, meter.joules)
+        trainer.run(is_over, alive, meter.joules, epoch_ended)
         predict_splits(trainer, store, check_stop)
         trainer.leave()
     except Exception as error:

@@ -21,6 +21,7 @@ from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.heads import PlaceHeads
@@ -194,6 +195,7 @@ class Trainer:
         should_stop: Callable[[], bool] = lambda: False,
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
+        epoch_ended: Callable[[LastEpoch], None] = lambda epoch: None,
     ) -> None:
         """Train the network up to the segment's last epoch, or until early stopping ends it.
 
@@ -205,6 +207,8 @@ class Trainer:
         alive, joules
             Functions that report a sign of life and return the energy so far [J], as in
             :class:`TrainingMonitor`.
+        epoch_ended
+            Function called on the first rank with each epoch that has ended.
 
         Raises
         ------
@@ -221,6 +225,7 @@ class Trainer:
         )
         try:
             self._compile(monitor)
+            began = time.monotonic()
             while not self.is_finished:
                 train_loss = self._train_epoch(monitor)
                 start = time.monotonic()
@@ -232,6 +237,8 @@ class Trainer:
                     monitor.evaluated(time.monotonic() - start)
                     if self._finish_epoch(train_loss, val_loss, metrics):
                         self._outputs = outputs
+                if self.world.is_first:
+                    epoch_ended(self._last_epoch(time.monotonic() - began))
                 if not self.is_finished and monitor.save_is_due(within_epoch=False):
                     self._save(monitor)
             self._judge_last_weights(monitor)
@@ -239,6 +246,12 @@ class Trainer:
             self._end(monitor)
             raise
         self._end(monitor)
+
+    def _last_epoch(self, seconds: float) -> LastEpoch:
+        """Return the epoch that has ended, ``seconds`` after the first one of this run began."""
+        epoch, loss, _, error = self.progress.history[-1]
+        left = seconds * (self.spec.epochs.until_epoch - epoch) / (epoch - self.began[0])
+        return LastEpoch(int(epoch), loss, error, time.time() + left)
 
     def _end(self, monitor: TrainingMonitor) -> None:
         if self.recorded is not None:

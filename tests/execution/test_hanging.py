@@ -20,6 +20,7 @@ from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers import trainer_process as module
 from hydragnn_flow.execution.workers.trainer_process import Hung, TrainerProcess
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.runner import run_segment
 
@@ -118,6 +119,14 @@ def test_answers_come_whole_however_they_are_cut(scripted):
     assert scripted(lines).call({}) == {"a": "x" * 300_000}
 
 
+def test_the_epochs_that_a_training_tells_are_passed_on(scripted):
+    told: list[list[float]] = []
+    first, last = '{"alive": 1, "epoch": [1, 0.5, 0.25, 9.0]}', '{"alive": 1, "epoch": [2]}'
+    lines = say(first, '{"alive": 1}', last, "{}")
+    assert scripted(lines).call({}, epoch_ended=told.append) == {}
+    assert told == [[1, 0.5, 0.25, 9.0], [2]]
+
+
 def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(scripted, monkeypatch):
     """It is in the middle of reading from a disk that does not answer."""
     monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
@@ -195,20 +204,41 @@ def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judge
     assert max(told) > 0
 
 
+def test_a_training_tells_its_epochs_and_when_it_will_end(tmp_path, alloy_store):
+    told: list[LastEpoch] = []
+    spec = make_spec(tmp_path / "t", alloy_store, 3)
+    began = time.time()
+    first = run_segment(spec, epoch_ended=told.append)
+    more = changed(spec, until_epoch=5)
+    result = run_segment(more, epoch_ended=told.append)
+    rows = [*first.history, *result.history[3:]]
+    assert [(e.number, e.loss, e.error) for e in told] == [(n, a, b) for n, a, _, b in rows]
+    assert [e.number for e in told] == [1, 2, 3, 4, 5]
+    assert all(began < e.end < began + 20 * (result.ended - began) for e in told)
+    assert told[2].end <= first.ended and told[4].end <= result.ended, "nothing is left"
+    assert told[3].end > result.started
+
+
 def test_signs_of_life_are_seldom(monkeypatch):
     sent: list[object] = []
     now = [100.0]
     monkeypatch.setattr(answers.time, "monotonic", lambda: now[0])
-    sign = answers._signs(sent.append)
+    signs = answers._Signs(sent.append)
     for step in range(50):
-        sign(step)
+        signs.alive(step)
         now[0] += 0.125
     assert sent == [{"alive": step} for step in range(0, 50, 8)]
+    for number in (1, 2):
+        signs.epoch_ended(LastEpoch(number, 0.5, 0.25, 1e9))
+    for _ in range(2):
+        now[0] += 1.0
+        signs.alive(0.5)
+    assert sent[-2:] == [{"alive": 0.5, "epoch": (2, 0.5, 0.25, 1e9)}, {"alive": 0.5}]
 
     def gone(message):
         raise BrokenPipeError
 
-    answers._signs(gone)(0.1)  # a worker that is gone does not end a step
+    answers._Signs(gone).alive(0.1)  # a worker that is gone does not end a step
 
 
 @pytest.mark.slow

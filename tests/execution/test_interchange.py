@@ -29,6 +29,7 @@ from trainer_cases import until
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution.pools.interchange import (
+    EPOCHS,
     HOLD,
     MANAGER,
     MAY_BE_HELD,
@@ -251,7 +252,7 @@ def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
             def told(number, joules):
                 used = json.dumps([joules, 1.5, "RAPL"]).encode()
                 for socket in [*sockets.values()][:number]:
-                    socket.send_multipart([HEARTBEAT, used])
+                    socket.send_multipart([HEARTBEAT, used, b""])
                     assert pickle.loads(socket.recv()) == LIVES
                 return {name: json.loads(one)[0] for name, one in interchange.ask(READINGS).items()}
 
@@ -263,3 +264,28 @@ def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
         gone = interchange.ask(READINGS)
         assert Reading(*json.loads(gone["node0"])) == Reading(90, 1.5, "RAPL")
         assert interchange.ask(READINGS) == {}
+
+
+def test_the_last_epochs_of_some_nodes_are_told_while_they_are_there(tmp_path):
+    """Of the same ones each time, and not of those that train nothing."""
+    with Interchange(tmp_path, threshold=2.0) as interchange:
+        with worker_pools(interchange.port, 5) as sockets:
+            Registered(interchange, sockets)
+
+            def beat(name, epochs):
+                sockets[name].send_multipart([HEARTBEAT, b"", epochs])
+                assert pickle.loads(sockets[name].recv()) == LIVES
+
+            assert interchange.ask((EPOCHS, 3)) == {}
+            for name in ("node3", "node1", "node4", "node0"):
+                beat(name, b"first")
+            for name in ("node0", "node3"):
+                beat(name, b"second")
+            told = {"node3": b"second", "node1": b"first", "node4": b"first"}
+            assert interchange.ask((EPOCHS, 3)) == told
+            beat("node1", b"")
+            assert interchange.ask((EPOCHS, 3)).keys() == {"node3", "node4", "node0"}
+            assert interchange.ask(READINGS) == {}
+        until(lambda: not interchange.managers())
+        interchange.ask((EPOCHS, 3))
+        assert interchange.ask((EPOCHS, 3)) == {}

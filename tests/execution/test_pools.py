@@ -134,22 +134,37 @@ def test_nothing_is_asked_for_in_advance_and_nobody_else_can_read_the_keys(folde
     assert {path.parent.stat().st_mode & 0o777 for path in keys} == {0o700}
 
 
-def test_segments_at_work_are_listed_where_they_are(
+def test_segments_at_work_are_listed_where_they_are_with_their_last_epoch(
     folder, pools, nodes, tmp_path, alloy_store, monkeypatch
 ):
-    """As their lines of the ledger will name it."""
+    """As their lines of the ledger will say it."""
     monkeypatch.setattr(WAITS, "writes", 0.0)
     monkeypatch.setattr(WAITS, "checks", 0.0)
-    spec = make_spec(tmp_path / "trial", alloy_store, 1, number=7)
+    spec = make_spec(tmp_path / "trial", alloy_store, 100_000, number=7, attempt="first")
     ended = pools.run([Rank(spec, gcd=1)], nodes[0].name)
     update_until(pools, lambda: read_workers(folder)["segments"], 4)
     (line,) = read_workers(folder)["segments"]
-    assert (line["kind"], line["number"], line["to_epoch"]) == ("trial", 7, 1)
+    assert (line["kind"], line["number"], line["to_epoch"]) == ("trial", 7, 100_000)
+    seen: dict[int, list[float]] = {}
+
+    def several_seen():
+        (line,) = read_workers(folder)["segments"]
+        if "last_epoch" in line:
+            epoch, *seen[epoch] = line["last_epoch"]
+        return len(seen) == 2
+
+    update_until(pools, several_seen, 4)
+    assert pools.last_epochs()["first"].number >= max(seen)
+    pools.release(nodes[0].name, "first")
     update_until(pools, ended.done, 4)
     (result,) = ended.result()
-    assert result.status == "ok" and line["started"] <= result.started
+    assert result.status == "interrupted" and line["started"] <= result.started
     assert (line["node"], line["gcds"]) == (result.node, result.gcds) == (line["node"], ["1"])
+    for epoch, (loss, error, end) in seen.items():
+        assert result.history[epoch - 1][1::2] == [loss, error]
+        assert end > result.ended, "it has thousands of epochs left"
     update_until(pools, lambda: not read_workers(folder)["segments"], 4)
+    update_until(pools, lambda: not pools.last_epochs(), 4)
 
 
 def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(folder, pools, nodes, tmp_path):

@@ -23,7 +23,7 @@ from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
-from hydragnn_flow.log import FILE
+from hydragnn_flow.log import FILE, LastEpoch, Running
 from hydragnn_flow.report.gcd_time import spent
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import best_errors, stage_of, status_table
@@ -312,6 +312,105 @@ def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path
         told = workers(segments=[line(1, 1, 20)], written=time.time())
         (tmp_path / WORKERS_FILE).write_text(json.dumps(told))
         assert hours_of(tmp_path)["at work"] == 20
+
+
+def at_work(number, last_epoch=None, kind="trial", **known):
+    """A running segment, as `workers.json` has it."""
+    about = {"kind": kind, "number": number, "rung": 0, "to_epoch": 18, "node": "n0", "gcds": ["0"]}
+    return {**about, "started": time.time(), "attempt": "a", "last_epoch": last_epoch, **known}
+
+
+def lines_at(width, run_directory):
+    """What `status` shows on a terminal, whose lines are all whole."""
+    text = io.StringIO()
+    with sole_driver(run_directory):
+        Console(width=width, file=text).print(status_table(run_directory))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    return lines
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_running_segments_are_shown_with_what_they_have_reached(searching, width):
+    """A gang once, and of many those that have told anything."""
+    end = time.time() + 3001.0
+    gang = [at_work(1234, [17, 12.3456, 0.054321, end], to_epoch=1234) for _ in range(8)]
+    some = [at_work(n, [n, 1.5e-6, 123456.0, end + 7000 * (n == 3)]) for n in range(3, 9)]
+    silent = [at_work(n) for n in range(20, 40)]
+    member = at_work(2, [1, 0.5, 0.25, 0.0], "member")
+    told = workers(segments=[*silent, *gang, *some, member], bad_nodes=[])
+    (searching.directory / WORKERS_FILE).write_text(json.dumps(told))
+    lines = lines_at(width, searching.directory)
+    first = next(n for n, line in enumerate(lines) if line.startswith("at work"))
+    assert lines[first].endswith("  training loss  validation error  time left")
+    assert [" ".join(line.split()) for line in lines[first + 2 : first + 13]] == [
+        "trial 1234 17 of 1234 12.35 0.05432 50 min",
+        "trial 3 3 of 18 1.5e-06 1.235e+05 2.8 h",
+        *(f"trial {n} {n} of 18 1.5e-06 1.235e+05 50 min" for n in range(4, 9)),
+        "member 2 1 of 18 0.5 0.25 0 s",
+        *(f"trial {n} – of 18" for n in (20, 21)),
+        "and 18 more",
+    ]
+    assert "the best 5 of 7 trials: 4 pruned, 2 complete, 1 failed" in lines
+    words = " ".join(lines)
+    for word in ("SchNet", "learning_rate", "hidden_dim", "num_gaussians"):
+        assert re.search(rf"\b{word}\b", words), f"{word} is cut"
+
+
+LINE = {"kind": "trial", "number": 2, "to_epoch": 18}
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        7,
+        [7],
+        [{}],
+        [{"kind": "trial", "number": 2}],
+        [LINE | {"number": "two"}],
+        [LINE | {"number": [2]}],
+        [LINE | {"last_epoch": "x"}, LINE | {"number": 3, "last_epoch": [1, 2.0, 3.0, 4.0]}],
+        [LINE | {"last_epoch": [1, 2.0]}],
+        [LINE | {"last_epoch": [1, "x", 2.0, 3.0]}],
+    ],
+    ids=str,
+)
+def test_a_damaged_list_of_segments_is_left_out(run_directory, segments):
+    (run_directory / WORKERS_FILE).write_text(json.dumps(workers(segments=segments)))
+    lines = lines_at(80, run_directory)
+    assert any("12 of 16 GCDs busy" in line for line in lines)
+    assert not any(line.startswith("at work") for line in lines)
+
+
+def last_frame(output):
+    """Lines that are left on a terminal."""
+    text = output.getvalue()
+    begin = max(text.rfind("\x1b[2K"), 0)
+    return [line.rstrip() for line in re.sub(r"\x1b\[[\d;?]*\w", "", text[begin:]).splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_shows_every_number_whole(width):
+    output = io.StringIO()
+    end = time.time() + 3001.0
+    segments = [Running("trial", n, 18) for n in range(3)]
+    segments += [Running("trial", n, 1234, LastEpoch(n, 0.5, 0.25, end)) for n in range(1000, 1500)]
+    with CampaignView(Console(file=output, width=width, force_terminal=True)) as view:
+        view.search({"running": 3, "complete": 3456, "pruned": 5678}, 1, 0.0506912, 10_000)
+        view.step("ensemble", 1, 3)
+        view.running(segments, 70_000)
+    lines = last_frame(output)
+    assert max(map(len, lines)) <= width
+    assert re.search(r"^search +[━╸╺ ]+ 9134/10000 +\d:\d\d:\d\d left \S+$", lines[0]), lines[0]
+    assert re.search(r"^ensemble +[━╸╺ ]+ 1/3 +\d:\d\d:\d\d left \S+$", lines[1]), lines[1]
+    assert lines[2] == "search      2 running  3456 complete  5678 pruned  best 0.05069"
+    rows = [" ".join(line.split()) for line in lines[6:]]
+    told = [f"trial {n} {n} of 1234 0.5 0.25 50 min" for n in range(1000, 1005)]
+    assert rows == [*told, "and 69,995 more"]
+    output.truncate(0)
+    with CampaignView(Console(file=output, width=width)) as view:
+        view.running(segments, 70_000)
+    assert not output.getvalue().strip("\0"), "a log has no table"
 
 
 @pytest.mark.parametrize("total", [1, 3, 29, 1000])

@@ -39,7 +39,7 @@ from hydragnn_flow.execution.parsl_internals import (
 from hydragnn_flow.execution.pools.calls import BLOCK, POOL, STEADY_TIME
 from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
 from hydragnn_flow.execution.pools.waits import drain_seconds
-from hydragnn_flow.execution.workers.worker import leave
+from hydragnn_flow.execution.workers.worker import last_epochs, leave
 
 
 class Threads(TaskScheduler):
@@ -92,11 +92,12 @@ class Agent(process_worker_pool.Manager):
 
     @staticmethod
     def heartbeat_to_incoming(task_incoming: Any) -> None:
-        """Send a heartbeat (sign of life) to a socket, with the node's energy if it is counted."""
-        parts = [pickle.dumps({"type": "heartbeat"})]
-        if (used := reading()) is not None:
-            parts.append(json.dumps(used).encode())
-        task_incoming.send_multipart(parts)
+        """Send a heartbeat (sign of life) to a socket, with the node's energy and last epochs.
+
+        The second and third part are JSON; empty if no energy is counted or no epoch has ended.
+        """
+        parts = (json.dumps(told).encode() if told else b"" for told in (reading(), last_epochs()))
+        task_incoming.send_multipart([pickle.dumps({"type": "heartbeat"}), *parts])
 
 
 def in_time(arguments: Sequence[str], now: float) -> list[str]:

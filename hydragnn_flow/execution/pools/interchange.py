@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, cast
 
 import zmq
@@ -42,6 +43,9 @@ from hydragnn_flow.processes import end_with_parent
 
 READINGS = "READINGS"
 """Command that returns the energy of nodes by worker pool, as JSON of a `Reading`."""
+EPOCHS = "LAST_EPOCHS"
+"""Command, followed by a number of nodes, that returns the last epochs of the trainings on so many
+by worker pool, as JSON of a `LastEpoch` by attempt."""
 HOLD = "HOLD_MANAGERS"
 """Command, followed by a list of worker pools that get no further tasks."""
 MANAGER = "manager"
@@ -72,6 +76,7 @@ class ManyPools(parsls.Interchange):
         self.manager_sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._is_behind = False
         self._readings: dict[str, bytes] = {}
+        self._epochs: dict[str, bytes] = {}
         self._turned = self._emptied = self._looked = time.monotonic()
 
     def process_command(self, *arguments: Any) -> None:
@@ -84,6 +89,13 @@ class ManyPools(parsls.Interchange):
             self._hold(request[1])
             channel.send_pyobj(None)
             return
+        if isinstance(request, tuple) and request[0] == EPOCHS:
+            some = dict(islice(self._epochs.items(), request[1]))
+            channel.send_pyobj(some)
+            for name in some:
+                if name.encode() not in self._ready_managers:
+                    del self._epochs[name]
+            return
         if request == READINGS:
             channel.send_pyobj(self._readings)
             # Readings of pools that have ended are sent once more, and then dropped.
@@ -92,6 +104,15 @@ class ManyPools(parsls.Interchange):
             return
         with self._received("command_channel", request):
             super().process_command(*arguments)
+
+    def _keep(self, name: str, reading: bytes, epochs: bytes) -> None:
+        """Keep the energy and last epochs in a worker pool's heartbeat, each empty if unknown."""
+        if reading:
+            self._readings[name] = reading
+        if epochs:
+            self._epochs[name] = epochs
+        else:
+            self._epochs.pop(name, None)
 
     def process_task_incoming(self) -> None:
         """Take all waiting tasks; send each task that names a worker pool to that pool."""
@@ -102,9 +123,9 @@ class ManyPools(parsls.Interchange):
         take = super().process_manager_socket_message
 
         def take_one() -> None:
-            manager, message, *reading = self.manager_sock.recv_multipart()
-            if reading and manager in self._ready_managers:
-                self._readings[manager.decode()] = reading[0]
+            manager, message, *parts = self.manager_sock.recv_multipart()
+            if parts and manager in self._ready_managers:
+                self._keep(manager.decode(), *parts)
             known = self._ready_managers.get(manager)
             with self._received("manager_sock", [manager, message]):
                 take(*arguments)

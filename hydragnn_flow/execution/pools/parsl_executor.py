@@ -32,6 +32,7 @@ from hydragnn_flow.execution.parsl_internals import JobState as ParslState
 from hydragnn_flow.execution.pools import interchange
 from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.log import LastEpoch
 
 # Phrases of sbatch, qsub and Parsl for a scheduler, or its authentication, that is out of reach. A
 # single word could be in the name of an account, queue or path that is refused.
@@ -243,6 +244,18 @@ class ParslExecutor:
             return {}
         found: dict[str, bytes] = self._command(interchange.READINGS)
         return {manager: Reading(*json.loads(reading)) for manager, reading in found.items()}
+
+    def last_epochs(self) -> dict[str, LastEpoch]:
+        """Return the last epoch of each training, by its attempt; on many nodes a sample of 64.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If no pool can connect any more.
+        """
+        found: dict[str, bytes] = self._command((interchange.EPOCHS, 64))
+        of_nodes = [json.loads(epochs) for epochs in found.values()]
+        return {attempt: LastEpoch(*epoch) for node in of_nodes for attempt, epoch in node.items()}
 
     def hold(self, managers: Sequence[str]) -> None:
         """Send no further tasks to the worker pools with these identifiers, for good."""

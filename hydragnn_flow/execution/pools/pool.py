@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -42,7 +42,7 @@ from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
-from hydragnn_flow.log import tell
+from hydragnn_flow.log import LastEpoch, tell
 from hydragnn_flow.placement import Host
 from hydragnn_flow.processes import leaving_in_order, undisturbed
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
@@ -97,6 +97,7 @@ class Pool:
         for node in self._bad_nodes:
             self._health.suspect(node)
         self._at_work = set[str]()
+        self._last_epochs: dict[str, LastEpoch] = {}
         self._strays = set[str]()
         self._is_scheduler_silent = False
         # Filled by the threads that receive results.
@@ -159,7 +160,7 @@ class Pool:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._file.write(self._blocks.summary(), self._bad_nodes, at_once=True)
+            self._file.write(self._blocks.summary(), self._bad_nodes, {}, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
         """Request or give back batch jobs to meet the demand for workers.
@@ -194,7 +195,8 @@ class Pool:
         self.hosts()  # marks blocks that wait for the store as not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._file.write(self._blocks.summary(), self._bad_nodes, at_once=news)
+        self._last_epochs = self._blocks.parsl.last_epochs()
+        self.describe(self._file, at_once=news)
         if now - self._energy_read > WAITS.readings:
             self._energy_read = now
             self._read_energy()
@@ -204,9 +206,16 @@ class Pool:
         """Names of the GCDs (devices) on each node."""
         return self._site.node.gcds
 
-    def describe(self, file: WorkersFile) -> None:
-        """Write the state of the pool's blocks (batch jobs) to the `workers.json` of a user."""
-        file.write(self._blocks.summary(), self._bad_nodes, at_once=False)
+    def describe(self, file: WorkersFile, *, at_once: bool = False) -> None:
+        """Write the state of the pool's blocks (batch jobs) to the `workers.json` of a user.
+
+        ``at_once`` is True to write even if the last write was moments ago.
+        """
+        file.write(self._blocks.summary(), self._bad_nodes, self._last_epochs, at_once=at_once)
+
+    def last_epochs(self) -> Mapping[str, LastEpoch]:
+        """Return the last epochs of running segments, as :meth:`.Workers.last_epochs` does."""
+        return self._last_epochs
 
     def _read_energy(self) -> None:
         """Record the energy of the nodes so far; later energy is lost if the driver is killed."""

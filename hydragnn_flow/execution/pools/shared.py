@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import WorkersFile
 from hydragnn_flow.execution.site import Site
 from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -88,7 +89,7 @@ class Share(Workers):
                     pool.release(node, attempt)
                 else:
                     pool.call_off(node, attempt, "its campaign has ended")
-        self._file.write({"workers": 0, "tasks": 0, "blocks": []}, {}, at_once=True)
+        self._file.write({"workers": 0, "tasks": 0, "blocks": []}, {}, {}, at_once=True)
 
     def hosts(self) -> Sequence[Host]:
         """Return the nodes that take this user's jobs now; no jobs of others run on these."""
@@ -128,6 +129,11 @@ class Share(Workers):
         """Stop a segment (job of training) at a checkpoint, so that it can continue elsewhere."""
         with self._shared.use() as pool:
             pool.release(node, attempt)
+
+    def last_epochs(self) -> Mapping[str, LastEpoch]:
+        """Return the last epochs of running segments, those of other users included."""
+        with self._shared.use() as pool:
+            return pool.last_epochs()
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
         """Record whether a job, named by ``work``, succeeded on a node."""

@@ -15,6 +15,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.calls import node_of
 from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.files import write_json
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.segment import SegmentSpec
 
@@ -68,7 +69,11 @@ def count(blocks: int) -> str:
 
 def elapsed(since: float) -> str:
     """Format the time that has passed since a Unix time in words: `50 s`, `12 min`, `2.5 h`."""
-    seconds = max(0.0, time.time() - since)
+    return in_words(max(0.0, time.time() - since))
+
+
+def in_words(seconds: float) -> str:
+    """Format a time in words: `50 s`, `12 min`, `2.5 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
@@ -90,8 +95,8 @@ class WorkersFile:
         self._path = run_directory / WORKERS_FILE
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
-        # By the future of their task: lines of the ledger without their end.
-        self._segments: dict[Any, list[dict[str, Any]]] = {}
+        # By the future of their task: attempts, and lines of the ledger without their end.
+        self._segments: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
 
     def begin(
         self, answer: Future[Any], ranks: Sequence[Rank], manager: str, gcds: Sequence[str]
@@ -111,15 +116,23 @@ class WorkersFile:
         """
         about = {"started": time.time(), "node": node_of(manager)}
         self._segments[answer] = [
-            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.epochs.until_epoch, "gcds": [gcds[rank.gcd]]}
+            (
+                spec.attempt,
+                {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
+                | {"to_epoch": spec.epochs.until_epoch, "gcds": [gcds[rank.gcd]]},
+            )
             for rank in ranks
             if isinstance(spec := rank.spec, SegmentSpec)
         ]
         answer.add_done_callback(self._segments.pop)
 
     def write(
-        self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
+        self,
+        blocks: Mapping[str, Any],
+        bad_nodes: Mapping[str, float],
+        last_epochs: Mapping[str, LastEpoch],
+        *,
+        at_once: bool,
     ) -> None:
         """Write `workers.json` if its content has changed.
 
@@ -129,6 +142,8 @@ class WorkersFile:
             Batch jobs with their workers, as `Blocks.summary` describes them.
         bad_nodes
             Nodes that get no further jobs, with the Unix time from which this is so [s].
+        last_epochs
+            Last epoch of segments (jobs of training), by attempt, as far as it is known.
         at_once
             True to write even if the last write was moments ago; False to write nothing then.
         """
@@ -140,7 +155,11 @@ class WorkersFile:
             "host": socket.gethostname(),
             **blocks,
             "bad_nodes": dict(bad_nodes),
-            "segments": [line for lines in [*self._segments.values()] for line in lines],
+            "segments": [
+                {**line, "last_epoch": last_epochs[attempt]} if attempt in last_epochs else line
+                for lines in [*self._segments.values()]
+                for attempt, line in lines
+            ],
         }
         if content != self._written:
             self._written = content

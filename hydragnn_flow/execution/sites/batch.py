@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 HEARTBEAT = 15
-"""Time between two heartbeats (signs of life) of a node at sites with few nodes [s]."""
+"""Default of the option `heartbeat` at sites with few nodes [s]."""
 _MANY = 64
 """Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
 and what Slurm can send to the nodes' own disks is sent there."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
-    """Return the default time between a node's heartbeats, at a site with ``nodes`` nodes [s]."""
+    """Return the default of the option `heartbeat` at a site with ``nodes`` nodes [s]."""
     # A whole machine sends some hundred a second, and a lost node is still missed within 90 s.
     return HEARTBEAT + nodes // 2_000
 
@@ -274,7 +274,8 @@ class Executors:
             "manager_selector": BlockIdManagerSelector(),
             # Nodes reach the driver one after another.
             "address_probe_timeout": round(30.0 + 0.02 * nodes),
-            "heartbeat_period": heartbeat,
+            # They tell of epochs that have ended: within 10 s, unless nodes are thousands.
+            "heartbeat_period": min(heartbeat, 5 + nodes // 600),
             "heartbeat_threshold": 4 * heartbeat,
             # Segments end on their own before their job does. Shortly before that, workers stop
             # accepting tasks.

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from setproctitle import setproctitle
@@ -23,6 +24,7 @@ from hydragnn_flow.errors import InputError, JobLost, StoreError
 from hydragnn_flow.execution.workers.rendezvous import RanksMissing, rendezvous
 from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
+    EPOCH,
     LAST,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
@@ -30,6 +32,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
     SHARE,
 )
 from hydragnn_flow.files import passing, patiently
+from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job
 from hydragnn_flow.training.checkpoints.checkpoint import SECONDS_TO_RECOVER
@@ -127,7 +130,7 @@ def _answer(
         asked.is_idle.clear()
     setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.driver.run_directory}")
     try:
-        return _done(job, request, asked, _signs(send))
+        return _done(job, request, asked, _Signs(send))
     finally:
         setproctitle(IDLE)
         with suppress(OSError):  # a full disk costs lines of the log, not the answer
@@ -135,19 +138,25 @@ def _answer(
         asked.is_idle.set()
 
 
-def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
-    """Return a function that sends a heartbeat to the agent, at most about every second."""
-    sent = 0.0
+class _Signs:
+    """Heartbeats of a training to the agent, at most about one every second."""
 
-    def sign(longest_step: float) -> None:
-        nonlocal sent
+    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+        self._send, self._sent = send, 0.0
+        self._news: dict[str, LastEpoch] = {}
+
+    def alive(self, longest_step: float) -> None:
+        """Send a heartbeat, with the last epoch if it is new, unless the last one was just now."""
         now = time.monotonic()
-        if now - sent >= SECONDS_BETWEEN_SIGNS:
-            sent = now
+        if now - self._sent >= SECONDS_BETWEEN_SIGNS:
+            self._sent = now
             with suppress(OSError):  # the agent has died, which the reading thread notices
-                send({ALIVE: longest_step})
+                self._send({ALIVE: longest_step, **self._news})
+            self._news = {}
 
-    return sign
+    def epoch_ended(self, epoch: LastEpoch) -> None:
+        """Add an epoch that has ended to the next heartbeat."""
+        self._news = {EPOCH: epoch}
 
 
 def _called(job: Call) -> TrainingOutcome:
@@ -179,7 +188,7 @@ def _done(
     job: Call | SegmentSpec,
     request: Mapping[str, Any],
     asked: _Asked,
-    alive: Callable[[float], None],
+    signs: _Signs,
 ) -> dict[str, Any]:
     """Run this process's rank of a job; return the outcome as values for JSON."""
     rank, size, device = request["rank"], request["world"], request["device"]
@@ -206,14 +215,16 @@ def _done(
             if isinstance(job, Call):
                 outcome = _called(job)
             else:
-                run = profile_segment if job.profile.seconds else run_segment
+                run: Callable[..., TrainingOutcome] = profile_segment
+                if not job.profile.seconds:
+                    run = partial(run_segment, epoch_ended=signs.epoch_ended)
                 outcome = run(
                     job,
                     device=device,
                     world=world,
                     should_stop=should_stop,
                     energy_fraction=lambda: asked.share,
-                    alive=alive,
+                    alive=signs.alive,
                 )
         # What a recording that failed leaves behind is not known.
         ends = world.is_joined or bool(outcome.not_replayed) or "raised" in outcome.answer

@@ -151,6 +151,8 @@ class RankRun:
         self._is_released = False
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
+        self.last_epoch: list[float] = []
+        """Fields of the :class:`~hydragnn_flow.log.LastEpoch` of a training; empty before."""
 
     def run(self, trainer: TrainerProcess) -> SegmentResult:
         """Run the rank's job to its end; return its result."""
@@ -211,7 +213,7 @@ class RankRun:
         # A function sends no heartbeats.
         patience = math.inf if isinstance(self.spec, Call) else SECONDS_TO_BEGIN
         try:
-            answer = trainer.call(self._request(), patience, self._is_over)
+            answer = trainer.call(self._request(), patience, self._is_over, self._epoch_ended)
         except ProcessDied as death:
             if time.monotonic() >= self._end_by and trainer.was_killed:
                 return cut_short("interrupted", _TIME_UP)
@@ -219,6 +221,9 @@ class RankRun:
                 return cut_short(self._status_of_call_off, self._called_off)
             return cut_short("killed", str(death))
         return TrainingOutcome(**answer)
+
+    def _epoch_ended(self, epoch: list[float]) -> None:
+        self.last_epoch = epoch
 
     def _is_over(self) -> bool:
         return bool(self._called_off) or time.monotonic() >= self._end_by

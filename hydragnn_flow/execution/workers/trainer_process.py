@@ -37,6 +37,9 @@ checkpoint."""
 ALIVE = "alive"
 """Key of a heartbeat (sign of life), with the time of the longest training step so far [s]; 0
 before the first step has ended."""
+EPOCH = "epoch"
+"""Key of a heartbeat with the training's last epoch, if that has ended since the one before: the
+fields of :class:`~hydragnn_flow.log.LastEpoch`."""
 SECONDS_BETWEEN_SIGNS = 1.0
 # Time from a request to the end of its first step [s]: importing torch, reading a store or copying
 # it to the node, compiling kernels.
@@ -116,6 +119,7 @@ class TrainerProcess(JsonProcess):
         request: Mapping[str, Any],
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
+        epoch_ended: Callable[[list[float]], None] = lambda epoch: None,
     ) -> dict[str, Any]:
         """Send a request for a job and wait for the answer, a dict of JSON values.
 
@@ -128,6 +132,8 @@ class TrainerProcess(JsonProcess):
             the limit follows from the longest step.
         is_over
             Function called about every second; the process is killed when it returns True.
+        epoch_ended
+            Function called with the last epoch of a training once it has ended, as :data:`EPOCH`.
 
         Raises
         ------
@@ -151,6 +157,8 @@ class TrainerProcess(JsonProcess):
                     )
             elif ALIVE in message:
                 silent, longest = 0.0, max(longest, message[ALIVE])
+                if EPOCH in message:
+                    epoch_ended(message[EPOCH])
                 if longest > 0:
                     seconds = max(SECONDS_BETWEEN_STEPS, STEPS_TO_WAIT * longest)
             else:

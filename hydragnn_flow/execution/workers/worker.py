@@ -143,6 +143,16 @@ def _run(node: Node, rank: Rank, run: RankRun) -> SegmentResult:
     return result
 
 
+def last_epochs() -> dict[str, list[float]]:
+    """Return the last epoch of each running training on this node, by its attempt.
+
+    An epoch is given by the fields of :class:`~hydragnn_flow.log.LastEpoch`.
+    """
+    with _lock:
+        runs = [run for ranks in _running.values() for run in ranks]
+    return {run.spec.attempt: run.last_epoch for run in runs if run.last_epoch}
+
+
 def leave() -> None:
     """Stop all jobs on this node before its agent, the process that receives them, ends.
 
