@@ -120,6 +120,21 @@ def test_make_has_its_targets(line):
         assert re.search(rf"\b{name}\b", makefile)
 
 
+@pytest.mark.parametrize(
+    "file", sorted(REPOSITORY.glob(".github/workflows/*.yml")), ids=lambda f: f.name
+)
+def test_workflows_give_commands_that_are_there(file):
+    text = file.read_text(encoding="utf-8")
+    assert all(
+        ("run" in step) != ("uses" in step)
+        for job in yaml.safe_load(text)["jobs"].values()
+        for step in job["steps"]
+    )
+    for target in re.findall(r"run: make (\w+)", text):
+        command = ["make", "--dry-run", target]
+        subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_of_the_repository_that_a_page_names_exist(page):
     """Modules may be named by the end of their path, as `campaign/driver.py`."""
