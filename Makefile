@@ -129,4 +129,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf runs/quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf runs/quickstart site .pytest_cache .mypy_cache .ruff_cache .hypothesis
