@@ -37,7 +37,9 @@ def test_every_page_is_in_the_navigation(site):
 def test_files_of_the_repository_are_listed(site):
     page = site / "repository" / "configs" / "strategy.yaml.html"
     assert "Training.sharding.strategy" in page.read_text(encoding="utf-8")
-    assert "configs/strategy.yaml.html" in (site / "search.html").read_text(encoding="utf-8")
+    assert "configs/strategy.yaml.html" in (site / "how-to" / "strategy.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.slow
