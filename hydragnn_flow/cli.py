@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from hydragnn_flow.commands import ensembles, init, planning, profiling, search, sites
 from hydragnn_flow.commands.console import (
@@ -34,17 +35,32 @@ if TYPE_CHECKING:
     from hydragnn_flow.execution import Site
     from hydragnn_flow.run_directory import RunDirectory
 
+_ORDER = (
+    *("init", "quickstart", "prepare", "run", "status", "trials", "report", "dashboard", "store"),
+    *("predict", "evaluate", "recalibrate", "select", "export"),
+    *("site", "plan", "simulate", "profile", "scaling"),
+)
+
+
+class _ByTask(TyperGroup):
+    """Group of commands in the order in which a user needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_ORDER.index)
+
+
 app = typer.Typer(
+    cls=_ByTask,
     help="Ensemble hyper-parameter optimisation of graph neural networks on materials.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
-app.add_typer(store_app, name="store")
+app.add_typer(store_app, name="store", rich_help_panel="Look")
 for part in (ensembles, init, planning, profiling, search):
     app.add_typer(part.app)
-app.add_typer(sites.app, name="site")
+app.add_typer(sites.app, name="site", rich_help_panel="Machine")
 
 
 def _store_of(path: Path) -> Path:
@@ -104,7 +120,7 @@ def _options(
     del debug, version
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def prepare(
     config: Config,
@@ -128,7 +144,7 @@ def prepare(
     say(f"store ready: {short(store)}")
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def quickstart(machine: sites.Machine, run_dir: RunDirOption = None) -> None:
     """Run a whole campaign, in minutes on a laptop, on crystals that it generates.
@@ -140,7 +156,7 @@ def quickstart(machine: sites.Machine, run_dir: RunDirOption = None) -> None:
     _run(shipped_configs()["quickstart"], machine, None, run_dir)
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 @flattened
 def run(
     config: Config,
@@ -210,7 +226,7 @@ def _run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     say(f"trials  {short(run_dir)}/{TABLE}")
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def status(
     run_dir: RunDir,
     log: Annotated[
@@ -227,7 +243,7 @@ def status(
             say(line)
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report.html import write_report

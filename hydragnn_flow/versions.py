@@ -24,6 +24,10 @@ _PACKAGES = (
     "numpy",
     "pandas",
 )
+try:
+    __version__ = version("hydragnn_flow")
+except PackageNotFoundError:  # a tree that is not installed
+    __version__ = "unknown"
 _CLASS = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 

@@ -261,9 +261,9 @@ class SimulatedBackground:
         # CPU seconds measured for a space of twenty parameters: message, proposals, and a fit.
         results = sum(1 + len(trial.reports) for trial in known)
         size = min(results, MOST_KNOWN) + len(running)
-        seconds = 0.01 + count * (0.055 + 3.6e-7 * size**2)
+        seconds = 0.01 + count * (0.02 + 2e-7 * size**2)
         if self._proposer.fits > before:
-            seconds += 0.65 * (min(results, MOST_FITTED) / MOST_FITTED) ** 3
+            seconds += 0.55 * (min(results, MOST_FITTED) / MOST_FITTED) ** 3
         return Awaited(self._clock, self._clock.now + seconds, Proposals(proposals, seconds))
 
     def continues(

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from hydragnn_flow.campaign.functions import run_objective
     from hydragnn_flow.campaign.prediction import predict_on_site
     from hydragnn_flow.campaign.profiling import profile_on_site, scaling_study
+    from hydragnn_flow.campaign.setup.fitting import fit
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
+            "fit": "setup.fitting",
             "predict_on_site": "prediction",
             "profile_on_site": "profiling",
             "run_objective": "functions",
@@ -35,6 +37,7 @@ else:
 __all__ = [
     "CampaignSummary",
     "check_paths",
+    "fit",
     "load_campaign",
     "load_config",
     "predict_on_site",

@@ -18,6 +18,7 @@ from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.setup.stores import graphs_judged, segment_of_run
 from hydragnn_flow.campaign.task import SegmentTask
+from hydragnn_flow.campaign.trackers import Trackers
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.config.sources import TRAIN, VALIDATION
@@ -224,6 +225,7 @@ class Context:
     clock: Clock = field(default_factory=Clock)
     cost_file: CostFile | None = None
     """File that keeps measured costs for later campaigns; None to keep none."""
+    trackers: Trackers = field(default_factory=Trackers)
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
     """Interpolation of a training step's work between networks; campaigns on the same data may
     share it."""
@@ -506,6 +508,7 @@ class Context:
             If the run directory cannot be written for minutes.
         """
         self.ledger.record(results)
+        self.trackers.record(results)
         self.estimator.learn(results)
         for result in results:
             if result.passed_over:

@@ -179,11 +179,12 @@ class Dispatch(Jobs[SegmentTask]):
         """Show running segments; of thousands those that were sent first."""
         known = self._workers.last_epochs()
         specs = (sending.task.spec for sending in islice(self._running, 512))
-        shown = (
+        shown = [
             Running(spec.kind, spec.number, spec.epochs.until_epoch, known.get(spec.attempt))
             for spec in specs
-        )
+        ]
         self._context.view.running(shown, len(self._running))
+        self._context.trackers.running(shown)
 
     def _sharing_pays(self) -> bool:
         """Return whether segments may share a GCD; tell the user once if they may not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from hydragnn_flow.campaign.cost_files import CostFile
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.starting import bring_weights
 from hydragnn_flow.campaign.setup.stores import checked_store
+from hydragnn_flow.campaign.trackers import Trackers
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.data import GraphStore
@@ -57,12 +58,15 @@ def drive(
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
-        with _started(site, directory) as pool:
+        trackers = Trackers(config.trackers, directory.path, config.name)
+        with closing(trackers), _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
             if config.start_from is not None:
                 bring_weights(config.start_from, config.network_with({}), directory, store)
             costs = CostFile(site)
-            context = Context(config, site, directory, store, token, view, cost_file=costs)
+            context = Context(
+                config, site, directory, store, token, view, cost_file=costs, trackers=trackers
+            )
             members = run_phases(context, lambda: _with_store(pool(), directory))
         return _finish(context, members)
 

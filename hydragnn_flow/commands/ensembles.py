@@ -153,7 +153,7 @@ Keys = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 @flattened
 def evaluate(
     run_dir: FinishedRun,
@@ -184,12 +184,13 @@ def evaluate(
         if out is not None:
             save_measures(out, found)
     measures = measures_frame({name: target.to_dict() for name, target in found.items()})
-    console.print(terminal(measures, caption="intervals: 95 %, from a bootstrap of structures"))
+    narrow = measures.drop(columns="meaning")
+    console.print(terminal(narrow, caption="intervals: 95 %, from a bootstrap of structures"))
     if out is not None:
         say(short(out))
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def recalibrate(
     run_dir: FinishedRun,
     data: Labelled,
@@ -215,7 +216,7 @@ def recalibrate(
     say(short(ensemble_folder(run_dir) / FILE))
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def export(
     run_dir: FinishedRun,
     out: Annotated[
@@ -241,7 +242,7 @@ def export(
     say(f"{short(out)}: {size / 1e6:.1f} MB")
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 @flattened
 def predict(
     run_dir: FinishedRun,
@@ -343,7 +344,7 @@ def _on_site(
 _SUFFIX = ".extxyz"
 
 
-@app.command()
+@app.command(rich_help_panel="Use")
 def select(
     run_dir: FinishedRun,
     structures: Structures,

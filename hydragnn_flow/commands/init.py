@@ -21,7 +21,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-@app.command()
+@app.command(rich_help_panel="Start")
 def init(
     path: Annotated[
         Path,

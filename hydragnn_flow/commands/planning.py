@@ -68,7 +68,7 @@ class Conditions:
         )
 
 
-@app.command()
+@app.command(rich_help_panel="Machine")
 @flattened
 def simulate(
     config: Config,
@@ -113,7 +113,7 @@ def simulate(
     say(f"simulated run  {short(path)}; nothing was trained")
 
 
-@app.command()
+@app.command(rich_help_panel="Machine")
 @flattened
 def plan(
     config: Config,

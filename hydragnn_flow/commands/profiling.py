@@ -40,7 +40,7 @@ def _widths(words: str) -> list[int]:
     return widths
 
 
-@app.command()
+@app.command(rich_help_panel="Machine")
 @flattened
 def profile(
     run_dir: RunDir,
@@ -85,7 +85,7 @@ def profile(
         say(f"trace: {short(trace)}; open it at https://ui.perfetto.dev")
 
 
-@app.command()
+@app.command(rich_help_panel="Machine")
 @flattened
 def scaling(
     run_dir: RunDir,

@@ -20,7 +20,7 @@ from hydragnn_flow.plain_files import sound
 app = typer.Typer()
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def trials(
     run_dir: RunDir,
     out: Annotated[
@@ -52,7 +52,7 @@ def trials(
     say(f"{short(out)}: {len(frame):,} trials")
 
 
-@app.command()
+@app.command(rich_help_panel="Look")
 def dashboard(
     run_dir: RunDir,
     port: Annotated[

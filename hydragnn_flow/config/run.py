@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.data import DataConfig
@@ -203,6 +204,20 @@ class RunConfig(CampaignConfig):
     start_from: StartConfig | None = None
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
+    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ()
+    """Packages that get the learning curve of every trial and member while it trains: event files
+    below ``tensorboard`` in the run directory; MLflow by `MLFLOW_TRACKING_URI`, or a file
+    ``mlflow.db`` there; Weights & Biases, offline unless `WANDB_MODE` says otherwise."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _are_installed(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
+        for name in trackers:
+            if find_spec(name) is None:
+                raise ValueError(
+                    f"{name} is not installed; give `pip install 'hydragnn_flow[trackers]'`"
+                )
+        return trackers
 
     @model_validator(mode="after")
     def _with_sources(self) -> RunConfig:

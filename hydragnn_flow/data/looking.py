@@ -25,6 +25,7 @@ from hydragnn_flow.data.sources.file_names import (
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.labels import CONFIG_WEIGHT, MissingLabel, weight_in
 from hydragnn_flow.data.sources.structures import Found, StructureSource, no_structures, readable
+from hydragnn_flow.data.store.manifest import symbols
 from hydragnn_flow.errors import InputError
 
 _LOOKED_AT = 200
@@ -109,7 +110,7 @@ def look(path: Path) -> Finding:
         **vars(files),
         sizes=sizes,
         looked_at=len(structures),
-        elements=_symbols(elements),
+        elements=symbols(elements),
         atoms=(min(numbers), float(np.mean(numbers)), max(numbers)),
         labels=labels,
         unusable=unusable,
@@ -176,7 +177,7 @@ def _look_at_store(files: Files) -> Finding:
         **vars(files),
         sizes=sizes,
         looked_at=len(graphs),
-        elements=_symbols(manifest.elements),
+        elements=symbols(manifest.elements),
         atoms=(min(numbers), float(np.mean(numbers)), max(numbers)),
         labels=[
             Label(name, name, target.level, target.dim, target.unit, classes=target.classes)
@@ -186,9 +187,3 @@ def _look_at_store(files: Files) -> Finding:
         edges_are_cut=cut,
         node_features=[0] if manifest.has_atoms else columns,
     )
-
-
-def _symbols(numbers: Sequence[int]) -> list[str]:
-    from ase.data import chemical_symbols
-
-    return [chemical_symbols[z] if z < len(chemical_symbols) else str(z) for z in numbers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from ase import Atoms
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config.network import NETWORK, load_network
 from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.data import Manifest, batch_graphs
+from hydragnn_flow.data.store.manifest import symbols
 from hydragnn_flow.ensemble.applicability import (
     Applicability,
     deviations_of,
@@ -44,7 +47,7 @@ from hydragnn_flow.training.distributed import usable_device
 from hydragnn_flow.training.predict import KEY, SPLITS, predictions_in, restore_model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Committee:
     """Trained networks that predict together, with weights, calibration and ranges of the data."""
 
@@ -68,6 +71,32 @@ class Committee:
     if there is only one or none was chosen."""
     directory: Path | None = None
     """Directory that the ensemble was loaded from."""
+
+    def __repr__(self) -> str:
+        return f"{self._about}\n{self.members.to_string()}"
+
+    def _repr_html_(self) -> str:
+        about = html.escape(self._about).replace("\n", "<br>")
+        return f"<p>{about}</p>{self.members.to_html(border=0)}"
+
+    @property
+    def _about(self) -> str:
+        known = self.calibrations.keys() & self.manifest.targets.keys()
+        units = {name: self.manifest.targets[name].unit for name in sorted(known)}
+        targets = [f"{name} [{unit}]" if unit else name for name, unit in units.items()]
+        origin = f" from {self.directory}" if self.directory else ""
+        elements = " ".join(symbols(self.manifest.elements))
+        return (
+            f"Ensemble of {len(self.models)} networks{origin}: {', '.join(targets)}\n"
+            f"elements {elements}; intervals hold {100 * self.coverage:.3g} %"
+        )
+
+    @property
+    def members(self) -> pd.DataFrame:
+        """Table of the members: number in the run (index), parameters of the network, weight."""
+        sizes = [sum(p.numel() for p in model.parameters()) for model in self.models]
+        index = pd.Index(self.numbers or range(len(sizes)), name="member")
+        return pd.DataFrame({"parameters": sizes, "weight": self.weights}, index)
 
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], structures: StructureFacts

@@ -45,7 +45,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint,
 MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ensemble(Committee):
     """Ensemble of trained models that predict together, with calibrated error bars.
 

@@ -23,6 +23,48 @@ _OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_e
 _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
 
 
+_MEANINGS = {
+    "structures": "structures with a label",
+    "values": "labels; components of a target count one by one",
+    "flagged": "structures unlike the training data",
+    "mae": "mean absolute error",
+    "rmse": "root mean square error",
+    "r2": "coefficient of determination: 1 is perfect, 0 the mean of the labels",
+    "crps": "continuous ranked probability score of mean and error bar: small is good",
+    "spearman": "rank correlation of errors and error bars: 1 same order, 0 unrelated",
+    "coverage": "part of the labels that the intervals hold: their percentage is right",
+    "width": "mean width of the intervals",
+    "accuracy": "part of the classes that are right",
+    "auc": "area under the ROC curve: 1 is perfect, 0.5 chance",
+    "ece": "expected calibration error of probabilities: 0 is perfect",
+}
+"""Measure, or the first part of its name → meaning in a line."""
+
+
+def answers(summary: Summary) -> list[str]:
+    """Return a sentence for each target: how good its ensemble is, and how sure.
+
+    They are of the test split: the mean absolute error, its change from the best single network,
+    and the part of the true values that the intervals hold.
+    """
+    single, sentences = str(summary["best_member"]), []
+    for name, target in summary["errors"].items():
+        change = target["change"][single]["value"]
+        beside = ""
+        if change is not None:
+            percents = round(100 * abs(change))
+            words = f"{percents} % {'less' if change < 0 else 'more'} than" if percents else "as"
+            beside = f", {words} the best single network"
+        tested = summary["test"][target["target"]]
+        held = f"; {_held(tested)} of {summary['coverage'] * 100:g} % intervals hold"
+        sentences.append(
+            f"{name}: mean absolute error {with_interval(target['mae'][ENSEMBLE])} "
+            f"{target['unit']}".rstrip()
+            + f" on {target['structures']:,} structures{beside}{held if _held(tested) else ''}"
+        )
+    return sentences
+
+
 def errors_frame(summary: Summary) -> pd.DataFrame:
     """Return a table of mean absolute errors with intervals, of the ensemble and each member.
 
@@ -102,18 +144,21 @@ def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``target``, ``measure``, ``value`` and its ``95 % interval`` from a bootstrap of structures.
+        ``target``, ``measure``, ``value``, its ``95 % interval`` from a bootstrap of structures,
+        and its ``meaning``.
     """
     rows = []
     for name, target in targets.items():
         about = f"{name} [{target['unit']}]" if target["unit"] else name
         for count in ("structures", "values", "flagged"):
-            rows.append([about, count, f"{target.get(count, 0):,}", ""])
+            rows.append([about, count, f"{target.get(count, 0):,}", "", _MEANINGS[count]])
         for measure, estimate in target["measures"].items():
             told = percent if measure.startswith("coverage") else number
             value, lo, hi = ("" if end is None else told(end) for end in estimate.values())
-            rows.append([about, measure_name(measure), value, f"{lo} to {hi}" if lo else ""])
-    return pd.DataFrame(rows, columns=["target", "measure", "value", "95 % interval"])
+            meaning = _MEANINGS.get(measure.partition("_")[0], "")
+            interval = f"{lo} to {hi}" if lo else ""
+            rows.append([about, measure_name(measure), value, interval, meaning])
+    return pd.DataFrame(rows, columns=["target", "measure", "value", "95 % interval", "meaning"])
 
 
 def measure_name(measure: str) -> str:

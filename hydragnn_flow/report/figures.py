@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -20,14 +21,15 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import Study
 from optuna.trial import TrialState, create_trial
 
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.report import style
 from hydragnn_flow.report.gcd_time import CAUSES
 from hydragnn_flow.report.style import BLUE, ORANGE, PALE, RED, SKY, SOFT, WIDE
 from hydragnn_flow.report.tables import objective_label, short_names
-from hydragnn_flow.report.trials_frame import ranking, value_columns
+from hydragnn_flow.report.trials_frame import ranking, study_frame_of, value_columns
 from hydragnn_flow.segment import SegmentResult
 
-FEWEST = 10
+FEWEST = 30
 """Smallest number of trials for which importance is computed."""
 MANY = 50
 """Number of trials at which the best tenth are five; Optuna advises at least as many."""
@@ -122,6 +124,40 @@ def history(
     return figure
 
 
+def importance_frame(run_directory: str | Path) -> pd.DataFrame:
+    """Return a table of how much each hyper-parameter of a run mattered, the largest first.
+
+    Pruned trials count by how far they came.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``parameter``, by dotted path, and its ``importance`` (PED-ANOVA); all add up to 1.
+
+    Raises
+    ------
+    InputError
+        If fewer than 30 trials have a value, or the search has not begun.
+    """
+    study, frame = study_frame_of(Path(run_directory))
+    ranked = ranking(frame)
+    if len(ranked) < FEWEST:
+        raise InputError(
+            f"{run_directory}: {len(ranked)} trials have a value, too few to tell what mattered; "
+            f"search on, to {FEWEST} or more"
+        )
+    names = {path: path for path in frame.attrs["parameters"]}
+    copy = _by_rank(study, frame.loc[ranked.index, "trial"], names)
+    found = optuna.importance.get_param_importances(copy, evaluator=evaluator(len(ranked)))
+    return pd.DataFrame(found.items(), columns=["parameter", "importance"])
+
+
+def _by_rank(study: optuna.Study, numbers: pd.Series[int], names: Mapping[str, str]) -> Study:
+    """Copy a study with the trials ``numbers``, the best first, whose values are their ranks."""
+    ranks = {int(number): rank for rank, number in enumerate(numbers)}
+    return as_complete(study, ranks, names)
+
+
 def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure]:
     """Draw how hyper-parameters influenced the objective, and the Pareto front, as data allow.
 
@@ -142,7 +178,7 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
         paths = list(frame.attrs["parameters"])
         names = dict(zip(paths, short_names(paths), strict=True))
         numbers = frame.loc[ranked.index, "trial"].astype(int)
-        copy = as_complete(study, dict(zip(numbers, range(len(ranked)), strict=True)), names)
+        copy = _by_rank(study, numbers, names)
         drawn = _optunas("param_importances", copy, evaluator=evaluator(len(ranked)))
         drawn.axes[0].set(xlabel="importance (PED-ANOVA), of all together 1", ylabel="")
         found["importance"] = drawn

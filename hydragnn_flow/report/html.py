@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 
 import optuna
 import pandas as pd
-from ase.data import chemical_symbols
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.search import direction_of
-from hydragnn_flow.data.store.manifest import Manifest, kept_manifest, load_manifest
+from hydragnn_flow.data.store.manifest import Manifest, kept_manifest, load_manifest, symbols
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty.calibration import recalibration_of
 from hydragnn_flow.errors import InputError
@@ -83,15 +81,14 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"shown": shown, "number": number, "symbols": _symbols, "given": _given}
+    pages.filters |= {
+        "shown": shown,
+        "number": number,
+        "symbols": lambda some: " ".join(symbols(some)),
+        "given": _given,
+    }
     pages.globals["splits"] = SPLITS
     return pages
-
-
-def _symbols(numbers: Iterable[int]) -> str:
-    """Return the symbols of elements given by atomic number, in ascending order."""
-    known = range(len(chemical_symbols))
-    return " ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))
 
 
 def _given(values: Any) -> str:

@@ -63,6 +63,21 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     return study_frame_of(Path(run_directory))[1]
 
 
+def segments_frame(run_directory: str | Path) -> pd.DataFrame:
+    """Return a table of the segments (jobs of training) of a run, in the order of their ends.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each segment; columns are the fields of
+        :class:`~hydragnn_flow.segment.SegmentResult`, such as ``kind``, ``number``, ``status``,
+        ``seconds`` [s], and ``history``: epoch, training loss, validation loss and criterion of
+        each of its epochs.
+    """
+    results = RunDirectory(Path(run_directory)).results()
+    return pd.DataFrame([result.to_dict() for result in results])
+
+
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
     """Return a run's Optuna study, and the table of its trials, both read from its directory.
 

@@ -142,7 +142,7 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
     [
         ((atoms for atoms in [rattled()]), {}, "a list of them, not <generator"),
         ([rattled(), "Cu"], {}, "a list of them, not .*, 'Cu'"),
-        ([], {}, "there are no structures to predict"),
+        ([], {}, "there are no structures; give"),
         (rattled(), {"split": "testset"}, "structures have no splits"),
         (rattled(), {"device": "cuda:99"}, "device cuda:99: cannot be used"),
         (rattled(), {"device": "toaster"}, "device toaster: cannot be used"),

@@ -33,13 +33,13 @@ def test_nodes_are_divided_fairly(needs, nodes):
 
 
 @pytest.fixture
-def shared() -> Iterator[Callable[..., tuple[SharedPool, list[Share]]]]:
+def shared(tmp_path: Path) -> Iterator[Callable[..., tuple[SharedPool, list[Share]]]]:
     with ExitStack() as stack:
 
         def make(*demands: int) -> tuple[SharedPool, list[Share]]:
             nothing: Any = None  # nodes are divided without it
             pool = SharedPool(nothing, GCDS)
-            shares = [stack.enter_context(pool.share(Path("parsl"))) for _ in demands]
+            shares = [stack.enter_context(pool.share(tmp_path / "parsl")) for _ in demands]
             stack.callback(pool.close)  # there is no job to be stopped
             for share, demand in zip(shares, demands, strict=True):
                 share.demand = demand
@@ -98,9 +98,9 @@ def test_each_user_asks_for_nodes_of_its_own(shared):
     assert pool.demand == 2 * GCDS
 
 
-def test_jobs_of_a_user_that_has_left_keep_their_node(shared):
+def test_jobs_of_a_user_that_has_left_keep_their_node(shared, tmp_path):
     pool, [apps] = shared(100)
-    with pool.share(Path("parsl")) as campaign:
+    with pool.share(tmp_path / "parsl") as campaign:
         campaign._running = {Future(): ("node0", "", True)}
         pool.why = CampaignStopped("closed")  # nothing is there to be stopped
     assert names(pool, apps) == {host.name for host in HOSTS[1:]}

@@ -10,7 +10,7 @@ from hydragnn_flow.report.html import write_report
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory, alloy_store):
     """A run that is over; tests only read it."""
-    made = Made(tmp_path_factory.mktemp("finished"))
+    made = Made(tmp_path_factory.mktemp("finished"), trials=32)
     made.add_members()
     untrained_ensemble(made.directory, alloy_store, 3)
     return made

@@ -1,4 +1,4 @@
-"""A run directory made up for the report: 16 trials on two GCDs, three members."""
+"""A run directory made up for the report: 16 trials or more on two GCDs, three members."""
 
 from __future__ import annotations
 

@@ -107,10 +107,10 @@ def test_trials_are_filtered_and_sorted_with_gaps_last(browse):
       return [headings, filtered, ways];
     """)
     for (asked, holds), rows in zip(FILTERS.items(), filtered, strict=True):
-        assert len(rows) == 16
+        assert len(rows) == 32
         for *cells, hidden in rows:
             assert hidden != holds(dict(zip(headings, cells, strict=True))), asked
     for sign, cells in zip((1, -1), ways, strict=True):
         known = [int(cell) for cell in cells if cell]
         assert known == sorted(known, key=lambda value: sign * value) and len(set(known)) > 1
-        assert cells[len(known) :] == [""] * (16 - len(known))
+        assert cells[len(known) :] == [""] * (32 - len(known))

@@ -132,9 +132,24 @@ def test_every_measure_has_a_name_and_its_interval():
     table = errors.measures_frame({"energy": target}).set_index("measure")
     assert table.index.is_unique and set(table["target"]) == {"energy [eV]"}
     assert table.loc["values", "value"] == "1,234" and table.loc["flagged", "value"] == "0"
-    assert table.loc["MAE"].tolist()[1:] == ["0.500", ""]
-    assert table.loc["R2"].tolist()[1:] == ["", ""], "undefined"
-    assert table.loc["99.5 % interval holds"].tolist()[1:] == ["50.0 %", "25.0 % to 75.0 %"]
+    assert table["meaning"].map(bool).all()
+    shown = table.drop(columns="meaning")
+    assert shown.loc["MAE"].tolist()[1:] == ["0.500", ""]
+    assert shown.loc["R2"].tolist()[1:] == ["", ""], "undefined"
+    assert shown.loc["99.5 % interval holds"].tolist()[1:] == ["50.0 %", "25.0 % to 75.0 %"]
+
+
+def test_answers_say_how_good_the_ensemble_is_and_how_sure(finished):
+    summary = summary_of(finished)
+    sentences = errors.answers(summary)
+    assert len(sentences) == len(summary["errors"])
+    for sentence, (name, target) in zip(sentences, summary["errors"].items(), strict=True):
+        assert sentence.startswith(f"{name}: mean absolute error ")
+        assert f"on {target['structures']:,} structures" in sentence
+        change = round(100 * target["change"][str(summary["best_member"])]["value"])
+        words = f"{abs(change)} % {'less' if change < 0 else 'more'} than" if change else "as"
+        assert f", {words} the best single network; " in sentence
+        assert f"of {summary['coverage'] * 100:g} % intervals hold" in sentence
 
 
 def test_failures_of_like_reasons_are_together():

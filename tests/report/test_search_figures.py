@@ -4,8 +4,10 @@ import matplotlib as mpl
 import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
+from report_cases import Made
 from search_cases import RUNGS, made_study
 
+from hydragnn_flow import InputError, importance_frame, segments_frame
 from hydragnn_flow.report import figures
 from hydragnn_flow.report.html import read_run
 from hydragnn_flow.report.style import embed
@@ -52,6 +54,17 @@ def test_the_report_gets_what_there_is_data_for(count, objectives, names):
         assert len(found["slices"].axes[0].collections[0].get_offsets()) == ranked
     if "pareto" in found:
         assert "Best Trial" in keys(found["pareto"])
+
+
+def test_importance_and_segments_are_tables_too(finished, tmp_path):
+    found = importance_frame(finished.directory)
+    assert found["importance"].is_monotonic_decreasing
+    assert found["importance"].sum() == pytest.approx(1)
+    assert "Architecture.mpnn_type" in set(found["parameter"])
+    segments = segments_frame(finished.directory)
+    assert segments["number"].tolist() == [one["number"] for one in finished.segments]
+    with pytest.raises(InputError, match="6 trials have a value"):
+        importance_frame(Made(tmp_path / "few", trials=7).directory)
 
 
 def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out():

@@ -57,7 +57,16 @@ class FirstConfig:
         return bool(architecture.get("enable_interatomic_potential", False))
 
 
-def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
+def first_config(
+    finding: Finding,
+    name: str,
+    folder: Path,
+    gcds: int,
+    *,
+    trials: int | None = None,
+    members: int | None = None,
+    epochs: int | None = None,
+) -> FirstConfig:
     """Make a first configuration for inspected data, which `hydragnn-flow run` accepts as it is.
 
     Parameters
@@ -70,6 +79,8 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
         Folder for the two files.
     gcds
         Number of devices, or cores, of this machine.
+    trials, members, epochs
+        Numbers of trials, members, and epochs of a whole trial; None to choose them.
 
     Raises
     ------
@@ -88,12 +99,13 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     train -= sum(math.ceil(fraction * train) for fraction in split.values())
     seen = train * finding.atoms[1]
     # A trial trains on 250,000 atoms, in some minutes on a core for networks of this size.
-    epochs = round(min(max(250_000 / seen, _EPOCHS[0]), _EPOCHS[1]))
+    epochs = epochs or round(min(max(250_000 / seen, _EPOCHS[0]), _EPOCHS[1]))
     # An epoch has 40 steps, or at least 15: a step with fewer than 128 atoms takes as long.
     batch = max(train / 40, min(128 / finding.atoms[1], train / 15))
     batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
-    trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3
+    trials = trials or max(16, min(2 * gcds, 256))
+    members = members or (4 if gcds >= 4 else 3)
     path = os.path.relpath(finding.folder, folder)
     pages = Environment(
         loader=PackageLoader("hydragnn_flow.campaign", ""),

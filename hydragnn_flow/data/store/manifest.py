@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -418,3 +418,11 @@ def kept_manifest(path: Path) -> Manifest:
         return Manifest.model_validate(read_json(path, FROM_A_COPY))
     except ValidationError as error:
         raise explain(error, path) from None
+
+
+def symbols(numbers: Iterable[int]) -> list[str]:
+    """Return the symbols of elements given by atomic number, in ascending order."""
+    from ase.data import chemical_symbols
+
+    known = range(len(chemical_symbols))
+    return [chemical_symbols[z] if z in known else str(z) for z in sorted(numbers)]

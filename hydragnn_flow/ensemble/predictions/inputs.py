@@ -7,10 +7,10 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from ase import Atoms
-from ase.data import chemical_symbols
 from torch import nn
 from torch_geometric.data import Batch, Data
 
@@ -20,7 +20,13 @@ from hydragnn_flow.data.graphs import add_encodings
 from hydragnn_flow.data.sources.arrays import add_keys, graph_attr
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST, LabelStatistics
+from hydragnn_flow.data.store.manifest import (
+    ENCODINGS,
+    GRAPH_ATTR,
+    MANIFEST,
+    LabelStatistics,
+    symbols,
+)
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.engine import EngineModel
@@ -86,9 +92,8 @@ class StructureGraphs:
             as in "has no atoms".
         """
         if strange := set(atoms.numbers.tolist()) - self.known:
-            raise InputError(
-                f"has {_symbols(strange)}, which the training data do not have; leave it out"
-            )
+            told = ", ".join(symbols(strange))
+            raise InputError(f"has {told}, which the training data do not have; leave it out")
         cutoff, counted = self.manifest.cutoff, self.manifest.truncation
         assert cutoff is not None  # every store this package writes has one
         # If all lists were whole in training, those of denser structures must be whole too.
@@ -182,21 +187,29 @@ def _are_of_structures(trained_on: Manifest) -> bool:
 def check_structures(structures: object) -> Sequence[Atoms]:
     """Return ASE structures as a sequence; a single structure becomes a list of one.
 
+    Structures of pymatgen, or others that have its `to_ase_atoms`, are converted.
+
     Raises
     ------
     InputError
-        If ``structures`` is anything else than ASE structures, or is empty.
+        If ``structures`` is anything else than structures, or is empty.
     """
-    if isinstance(structures, Atoms):
-        return [structures]
-    if isinstance(structures, Sequence) and all(isinstance(one, Atoms) for one in structures):
-        if not structures:
-            raise InputError("there are no structures to predict; give at least one")
-        return structures
+    if isinstance(structures, Atoms) or hasattr(structures, "to_ase_atoms"):
+        structures = [structures]
+    if isinstance(structures, Sequence):
+        found = [_converted(one) for one in structures]
+        if not found:
+            raise InputError("there are no structures; give at least one")
+        if all(isinstance(one, Atoms) for one in found):
+            return found
     raise InputError(
         f"structures are ase.Atoms or a list of them, not {reprlib.repr(structures)}; read files "
         f"with ase.io.read"
     )
+
+
+def _converted(structure: Any) -> Any:
+    return structure.to_ase_atoms() if hasattr(structure, "to_ase_atoms") else structure
 
 
 def current(atoms: Atoms) -> Found:
@@ -266,9 +279,10 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
             f"the data the ensemble was trained on; give its structures in a file ASE reads"
         )
     if unknown := set(found.elements) - set(trained_on.elements):
+        told = ", ".join(symbols(unknown))
         raise InputError(
-            f"{file}: elements has {_symbols(unknown)}, which the training data do not have; make "
-            f"a store without these structures"
+            f"{file}: elements has {told}, which the training data do not have; make a store "
+            f"without these structures"
         )
     for name in found.targets.keys() & trained_on.targets.keys():
         of_store, of_training = found.targets[name], trained_on.targets[name]
@@ -277,8 +291,3 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
         if of_store != of_training:
             remedy = "convert the labels, or leave them out"
             check(f"targets.{name}", of_store.words, of_training.words, remedy)
-
-
-def _symbols(numbers: Iterable[int]) -> str:
-    known = range(len(chemical_symbols))
-    return ", ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))

@@ -1,0 +1,163 @@
+"""Fit of an ensemble to structures in memory, as in a notebook: a whole campaign in one call."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from hydragnn_flow.campaign.setup.first_config import first_config
+from hydragnn_flow.campaign.setup.start import load_config, run_campaign
+from hydragnn_flow.data.looking import Finding, look
+from hydragnn_flow.data.sources.labels import is_missing
+from hydragnn_flow.ensemble import Ensemble
+from hydragnn_flow.ensemble.predictions.inputs import check_structures, current
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.files import write_text
+
+_Results: Any = SinglePointCalculator  # ASE has no types
+_RESULTS = ("energy", "forces", "stress")
+_TAKEN = {"species", "pos", "positions", "numbers", "lattice", "pbc", "properties"}
+"""Names, in small letters, that extended XYZ has for other things than labels."""
+
+Targets = str | Sequence[str] | Mapping[str, Sequence[Any]]
+
+
+def fit(
+    structures: Sequence[Atoms],
+    targets: Targets | None = None,
+    directory: str | Path = "runs/fit",
+    *,
+    units: Mapping[str, str] | None = None,
+    site: Site | None = None,
+    trials: int | None = None,
+    members: int | None = None,
+    epochs: int | None = None,
+) -> Ensemble:
+    """Search networks for structures in memory, and train, calibrate and return their ensemble.
+
+    The structures, and a first configuration as `hydragnn-flow init` writes it, are kept beside the
+    run directory, as ``<directory>.extxyz``, ``.yaml`` and ``.json``. The same call continues a
+    campaign that was stopped, and returns the ensemble of a finished one.
+
+    Parameters
+    ----------
+    structures
+        At least 40 ASE structures, or pymatgen ones.
+    targets
+        What is learnt: one property, or an energy with forces and stress. Either names of labels
+        that the structures have (in `Atoms.info`, `Atoms.arrays` or results of a calculation), or
+        values by name, one for each structure: a number, or an array ``[n_atoms]`` or
+        ``[n_atoms, k]`` for a property of atoms; None where there is no label. By default an energy
+        is learnt, with forces and stress if there are any, or else the first property.
+    directory
+        Run directory.
+    units
+        Units of targets by name, such as ``{"gap": "eV"}``. ASE's results have its units.
+    site
+        Site that runs the campaign; by default this machine.
+    trials, members
+        Number of networks that are tried, and that predict together; by default as from
+        `hydragnn-flow init`.
+    epochs
+        Passes through the training split of a whole trial; a member has twice as many.
+
+    Raises
+    ------
+    InputError
+        If structures or targets cannot be learnt, or the directory was used for others; see also
+        :func:`.run_campaign`.
+
+    Examples
+    --------
+    >>> ensemble = fit(structures, {"gap": gaps}, units={"gap": "eV"})
+    >>> ensemble.predict(others).graphs[["gap_mean", "gap_std"]]
+    """
+    directory = Path(directory)
+    file = directory.with_name(f"{directory.name}.extxyz")
+    labelled = _labelled(check_structures(structures), targets)
+    written = io.StringIO()
+    ase.io.write(written, labelled, format="extxyz")
+    if file.exists() and file.read_text(encoding="utf-8") != written.getvalue():
+        raise InputError(f"{file}: holds other structures or labels; name another directory")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, written.getvalue())
+    finding = _with_units(look(file), units or {})
+    site = site or load_site("local")
+    gcds = len(site.node.gcds)
+    sizes = {"trials": trials, "members": members, "epochs": epochs}
+    config = first_config(finding, directory.name, directory.parent, gcds, **sizes)
+    learnt, known = ([label.key for label in some] for some in (config.targets, finding.labels))
+    for name in _names(targets):
+        if name not in learnt:
+            together = f"it is not learnt together with {', '.join(learnt)}; fit it alone"
+            other = "ASE has another meaning for this name, or it is a counter; rename it"
+            why = finding.unusable.get(name, together if name in known else other)
+            raise InputError(f"targets: {name}: {why}")
+    path = directory.with_name(f"{directory.name}.yaml")
+    write_text(path.with_name(f"{config.name}.json"), json.dumps(config.network, indent=2) + "\n")
+    write_text(path, config.text)
+    run_campaign(load_config(path), site, directory)
+    return Ensemble.load(directory)
+
+
+def _names(targets: Targets | None) -> Sequence[str]:
+    return [targets] if isinstance(targets, str) else [*(targets or ())]
+
+
+def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atoms]:
+    """Return copies of structures that have their targets and no other labels."""
+    names = _names(targets)
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
+            raise InputError(f"targets: {name!r} is no name of a label; use letters, digits and _")
+    if isinstance(targets, Mapping):
+        for name, values in targets.items():
+            if len(values) != len(structures):
+                raise InputError(
+                    f"targets: {name} has {len(values):,} values for {len(structures):,} "
+                    "structures; give one for each, None where there is none"
+                )
+        rows = [{name: targets[name][n] for name in names} for n in range(len(structures))]
+    else:
+        rows = [dict(current(atoms).values) for atoms in structures]
+    for name in names:
+        if all(is_missing(row.get(name)) for row in rows):
+            raise InputError(f"targets: no structure has {name!r}; correct the name")
+    return [
+        _with_labels(atoms, {k: v for k, v in row.items() if k in names or targets is None})
+        for atoms, row in zip(structures, rows, strict=True)
+    ]
+
+
+def _with_labels(atoms: Atoms, values: Mapping[str, Any]) -> Atoms:
+    there = {name: value for name, value in values.items() if not is_missing(value)}
+    bare: Any = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
+    results = {name: there.pop(name) for name in _RESULTS if name in there}
+    for name, value in there.items():
+        if np.ndim(value) and len(value) == len(atoms):
+            bare.set_array(name, np.asarray(value))
+        else:
+            bare.info[name] = value
+    if results:
+        bare.calc = _Results(bare, **results)
+    labelled: Atoms = bare
+    return labelled
+
+
+def _with_units(finding: Finding, units: Mapping[str, str]) -> Finding:
+    keys = {label.key for label in finding.labels}
+    if unknown := units.keys() - keys:
+        raise InputError(f"units: there is no label {min(unknown)!r}; correct the name")
+    labels = [replace(one, unit=units.get(one.key, one.unit)) for one in finding.labels]
+    return replace(finding, labels=labels)

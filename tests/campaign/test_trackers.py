@@ -1,0 +1,79 @@
+"""Trackers get every epoch, while trials run and when they end, and never harm a campaign."""
+
+import time
+
+import pytest
+from search_cases import segment
+
+from hydragnn_flow.campaign import trackers
+from hydragnn_flow.campaign.trackers import Trackers
+from hydragnn_flow.log import LastEpoch, Running
+
+HISTORY = [[1.0, 0.9, 0.95, 0.8], [2.0, 0.5, 0.55, 0.4], [3.0, 0.3, 0.35, 0.2]]
+PARAMETERS = {"Architecture.hidden_dim": 32, "Training.precision": "bf16"}
+
+
+@pytest.fixture
+def tracked(tmp_path, monkeypatch):
+    """A trial that was told of while it ran and ended, and continued, with a tracker."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+
+    def track(name):
+        some = Trackers([name], tmp_path, "mine")
+        live = LastEpoch(2, 0.5, 0.4, time.time() + 10)
+        some.running([Running("trial", 7, 3, live), Running("trial", 8, 3)])
+        ended = segment(7, HISTORY)
+        ended.parameters.update(PARAMETERS)
+        some.record([ended])
+        some.record([segment(7, [[4.0, 0.2, 0.25, 0.1]])])
+        some.close()
+        return tmp_path
+
+    return track
+
+
+def test_tensorboard_has_every_epoch(tracked):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tracked("tensorboard") / "tensorboard" / "trial-7")).Reload()
+    told = {one.step: one.value for one in events.Scalars("val_error")}
+    assert told == pytest.approx({1: 0.8, 2: 0.4, 3: 0.2, 4: 0.1})
+    assert sorted(one.step for one in events.Scalars("val_error")) == [1, 2, 3, 4]
+
+
+def test_mlflow_has_one_run_for_a_trial_with_its_parameters(tracked):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{tracked('mlflow')}/mlflow.db")
+    experiment = client.get_experiment_by_name("mine")
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "trial-7"
+    assert run.data.params == {name: str(value) for name, value in PARAMETERS.items()}
+    steps = [one.step for one in client.get_metric_history(run.info.run_id, "train_loss")]
+    assert sorted(steps) == [1, 2, 3, 4]
+
+
+def test_weights_and_biases_are_offline_by_default(tracked):
+    pytest.importorskip("wandb")
+    files = [*(tracked("wandb") / "wandb").glob("offline-run-*/run-*.wandb")]
+    assert files and all("mine-trial-7" in file.name for file in files)
+    assert any(b"val_error" in file.read_bytes() for file in files)
+
+
+def test_a_tracker_that_fails_is_told_once_and_gets_nothing_more(monkeypatch, tmp_path, caplog):
+    class Broken:
+        def __init__(self, directory, name):
+            pass
+
+        def open(self, run):
+            raise OSError("no space left")
+
+    caplog.set_level("INFO", "hydragnn_flow")
+    monkeypatch.setitem(trackers._KNOWN, "tensorboard", Broken)
+    some = Trackers(["tensorboard"], tmp_path, "mine")
+    some.record([segment(7, HISTORY)])
+    some.close()
+    assert caplog.messages == ["tracker tensorboard gets nothing more: no space left"]
