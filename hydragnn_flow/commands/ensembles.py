@@ -222,6 +222,16 @@ def export(
     out: Annotated[
         Path, typer.Argument(help="Directory to make.", metavar="OUT", show_default=False)
     ],
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            help="Send it to the Hugging Face hub too, from where `Ensemble.load` fetches it as "
+            "hf://OWNER/NAME.",
+            metavar="OWNER/NAME",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Export the ensemble of a finished run: a directory that predicts wherever it is copied.
 
@@ -240,6 +250,10 @@ def export(
         export_ensemble(run_dir, out, model_card(run_dir, out.name))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     say(f"{short(out)}: {size / 1e6:.1f} MB")
+    if push is not None:
+        from hydragnn_flow.ensemble.hub import send
+
+        say(send(out, push))
 
 
 @app.command(rich_help_panel="Use")

@@ -20,6 +20,7 @@ from hydragnn_flow.ensemble.committee import (
     predicting_state,
     remaining_members,
 )
+from hydragnn_flow.ensemble.hub import PREFIX, fetched
 from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_members
 from hydragnn_flow.ensemble.predictions.structure_files import Predictable, open_structures
 from hydragnn_flow.ensemble.predictions.table import Predictions, joined
@@ -65,7 +66,8 @@ class Ensemble(Committee):
         Parameters
         ----------
         path
-            Directory of the run, or of the export.
+            Directory of the run, or of the export; or ``hf://OWNER/NAME``, an export on the
+            Hugging Face hub, also ``hf://OWNER/NAME@REVISION``.
         without
             Numbers of members to leave out; their files are not read. The weights of the other
             members are divided by their sum. The calibration was made with all members, so the
@@ -80,6 +82,8 @@ class Ensemble(Committee):
             If the run has no ensemble yet, if its files are damaged, if fewer than two members
             would be left, or if there is no such data set.
         """
+        if str(path).startswith(PREFIX):
+            path = fetched(str(path))
         folder = ensemble_folder(path)
         named = verify_checksums(folder, [member_name(member) for member in without])
         summary = read_summary(path)
