@@ -58,6 +58,7 @@ def test_values_of_structures_and_atoms_are_learnt_with_their_units(written):
 def test_atoms_have_values_of_their_own(written):
     structures = crystals()
     charges = [np.linspace(-0.3, 0.4, len(atoms)) + n for n, atoms in enumerate(structures)]
+    charges[3] = float("nan")  # no label
     config, labels = written(structures, {"partial_charge": charges})
     assert labels["partial_charge"].level == "node"
     assert config.network["Variables_of_interest"]["output_names"] == ["partial_charge"]

@@ -154,8 +154,8 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
 
 
 def _are_of_atoms(values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
-    there = [(v, len(atoms)) for v, atoms in zip(values, structures, strict=True) if v is not None]
-    return all(np.ndim(value) and len(value) == n_atoms for value, n_atoms in there)
+    pairs = zip(values, structures, strict=True)
+    return all(is_missing(v) or (np.ndim(v) and len(v) == len(atoms)) for v, atoms in pairs)
 
 
 def _is_label(name: Any, value: Any) -> bool:
