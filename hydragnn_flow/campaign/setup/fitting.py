@@ -17,6 +17,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.campaign.setup.start import load_config, run_campaign
+from hydragnn_flow.config.sources import Level
 from hydragnn_flow.data.looking import Finding, look
 from hydragnn_flow.data.sources.labels import is_missing
 from hydragnn_flow.ensemble import Ensemble
@@ -87,8 +88,12 @@ def fit(
     file = directory.with_name(f"{directory.name}.extxyz")
     labelled = _labelled(check_structures(structures), targets)
     written = io.StringIO()
-    ase.io.write(written, labelled, format="extxyz")
-    if file.exists() and file.read_text(encoding="utf-8") != written.getvalue():
+    try:
+        ase.io.write(written, labelled, format="extxyz")
+    except ValueError as error:
+        raise InputError(f"targets: cannot be written ({error}); correct their shapes") from None
+    begun = directory.exists() and file.exists()
+    if begun and file.read_text(encoding="utf-8") != written.getvalue():
         raise InputError(f"{file}: holds other structures or labels; name another directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, written.getvalue())
@@ -121,31 +126,50 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
     for name in names:
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
             raise InputError(f"targets: {name!r} is no name of a label; use letters, digits and _")
+    if targets is not None and not names:
+        raise InputError("targets: there are none; give names or values, or leave it out")
     if isinstance(targets, Mapping):
-        for name, values in targets.items():
+        columns = {name: list(values) for name, values in targets.items()}
+        for name, values in columns.items():
             if len(values) != len(structures):
                 raise InputError(
                     f"targets: {name} has {len(values):,} values for {len(structures):,} "
                     "structures; give one for each, None where there is none"
                 )
-        rows = [{name: targets[name][n] for name in names} for n in range(len(structures))]
+        # By position: a column of a data frame may have another index.
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        of_atoms = [name for name in names if _are_of_atoms(columns[name], structures)]
+        levels: list[Mapping[str, Level]] = [dict.fromkeys(of_atoms, "node")] * len(rows)
     else:
-        rows = [dict(current(atoms).values) for atoms in structures]
+        found = [current(atoms) for atoms in structures]
+        rows, levels = [dict(one.values) for one in found], [one.levels for one in found]
     for name in names:
         if all(is_missing(row.get(name)) for row in rows):
             raise InputError(f"targets: no structure has {name!r}; correct the name")
-    return [
-        _with_labels(atoms, {k: v for k, v in row.items() if k in names or targets is None})
-        for atoms, row in zip(structures, rows, strict=True)
+    chosen = [
+        {k: v for k, v in row.items() if (k in names if targets is not None else _is_label(k, v))}
+        for row in rows
     ]
+    return [*map(_with_labels, structures, chosen, levels)]
 
 
-def _with_labels(atoms: Atoms, values: Mapping[str, Any]) -> Atoms:
+def _are_of_atoms(values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
+    pairs = zip(values, structures, strict=True)
+    return all(is_missing(v) or (np.ndim(v) and len(v) == len(atoms)) for v, atoms in pairs)
+
+
+def _is_label(name: Any, value: Any) -> bool:
+    """Return whether extended XYZ can hold a value under its name."""
+    is_free = isinstance(name, str) and name.lower() not in _TAKEN
+    return is_free and not (isinstance(value, str) and "\n" in value)
+
+
+def _with_labels(atoms: Atoms, values: Mapping[str, Any], levels: Mapping[str, Level]) -> Atoms:
     there = {name: value for name, value in values.items() if not is_missing(value)}
     bare: Any = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
     results = {name: there.pop(name) for name in _RESULTS if name in there}
     for name, value in there.items():
-        if np.ndim(value) and len(value) == len(atoms):
+        if levels.get(name) == "node":
             bare.set_array(name, np.asarray(value))
         else:
             bare.info[name] = value
