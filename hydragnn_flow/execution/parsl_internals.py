@@ -34,7 +34,7 @@ from parsl.jobs.states import TERMINAL_STATES, JobState
 from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.monitoring.radios.filesystem import FilesystemRadio
-from parsl.providers import PBSProProvider, SlurmProvider
+from parsl.providers import LSFProvider, PBSProProvider, SlurmProvider, cluster_provider
 from parsl.providers.errors import SubmitException
 from parsl.serialize import deserialize, pack_apply_message, serialize
 from parsl.utils import setproctitle
@@ -73,31 +73,52 @@ class Qsub(_Named, PBSProProvider):
     """Parsl's PBS Pro provider, whose jobs are named after the run directory."""
 
 
-class Sbatch(_Named, SlurmProvider):
+class _Asking(cluster_provider.ClusterProvider):
+    """Base that Parsl's providers call for each command of a scheduler."""
+
+    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
+        """Run a command for Parsl; return its exit code, standard output and standard error.
+
+        Parameters
+        ----------
+        cmd
+            Command line to run in a shell; `sacct` is not run, and gets the exit code 1.
+        timeout
+            Time limit of the command [s]; None for the provider's own.
+
+        Raises
+        ------
+        SubmitException
+            If `bsub` refuses a job, whose reason Parsl would only log.
+        """
+        if cmd.startswith("sacct"):
+            return 1, "", "not asked"
+        answer: tuple[int, str, str]
+        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
+        if cmd.startswith("bsub"):
+            if answer[0]:
+                raise SubmitException(cmd, "refused", *answer[1:], answer[0])  # type: ignore[no-untyped-call]
+            self.errors = f"{cmd.split()[-1]}.stderr"
+        return answer
+
+
+class Bsub(_Named, LSFProvider, _Asking):
+    """Parsl's LSF provider, whose jobs are named after the run directory."""
+
+    def submit(self, command: str, tasks_per_node: int, job_name: str = "parsl") -> str:
+        """Submit a batch job as Parsl does, and remember the file of its standard error."""
+        number = super().submit(command, tasks_per_node, job_name)
+        self.resources[number]["job_stderr_path"] = self.errors
+        return number
+
+
+class Sbatch(_Named, SlurmProvider, _Asking):
     """Parsl's Slurm provider, which submits and cancels jobs without asking `sacct`.
 
     Parsl's own provider runs `sacct` when it is made, to read the states of jobs from there later,
     and waits if the accounting database hangs. Here the states come from `squeue`
     (pools/scheduler.py).
     """
-
-    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
-        """Run a command for Parsl; return its exit code, standard output and standard error.
-
-        A command `sacct` is not run, and gets the exit code 1.
-
-        Parameters
-        ----------
-        cmd
-            Command line to run in a shell.
-        timeout
-            Time limit of the command [s]; None for the provider's own.
-        """
-        if cmd.startswith("sacct"):
-            return 1, "", "not asked"
-        answer: tuple[int, str, str]
-        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
-        return answer
 
 
 class _Published(parsl.Config):
@@ -147,7 +168,24 @@ def as_published() -> Iterator[None]:
         (parsl.config, "Config"): _Published,
         (parsl.providers, "SlurmProvider"): Sbatch,
         (parsl.providers, "PBSProProvider"): Qsub,
+        (parsl.providers, "LSFProvider"): Bsub,
     }
+    with _replaced(ours):
+        yield
+
+
+@contextmanager
+def submitting_by(function: Any) -> Iterator[None]:
+    """Context manager: call ``function`` with each command line for a scheduler, and its timeout.
+
+    It returns the exit code, standard output and standard error; no command is run.
+    """
+    with _replaced({(cluster_provider, "execute_wait"): function}):
+        yield
+
+
+@contextmanager
+def _replaced(ours: dict[tuple[Any, str], Any]) -> Iterator[None]:
     before = {(owner, name): getattr(owner, name) for owner, name in ours}
     try:
         for (owner, name), value in ours.items():

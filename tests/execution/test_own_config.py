@@ -25,6 +25,7 @@ FACTS = {
     "EXPANSE": (2, "slurm", tuple(map(str, range(32))), "cpu", 1, None, ""),
     "ANVIL": (1, "slurm", ("0",), KIND, 4, None, ""),
     "FRONTERA": (2, "slurm", ("0",), "cpu", 1, None, ""),
+    "SUMMIT": (2, "lsf", ("0",), "cpu", 1, "ib0", ""),
     "BRIDGES": (2, "slurm", ("0",), "cpu", 1, "ens3f0", ""),
 }
 
@@ -132,7 +133,10 @@ MPI = "MPIExecutor(max_workers_per_block=5, provider=SlurmProvider(launcher=Simp
         (config(MPI), "executors: MPIExecutor cannot run this package's workers; add a High"),
         (config(htex("a"), htex("a")), "unique labels"),
         (config(htex("a"), htex("b")), "executors: a, b could each compute; write `executors: "),
-        (config(htex("a", "", "LSFProvider()")), "provider: LSFProvider is not supported; write"),
+        (
+            config(htex("a", "", "parsl.providers.TorqueProvider()")),
+            "TorqueProvider is not supported; write one",
+        ),
         (config(htex("a", "launch_cmd='mine'")), "launch_cmd: does not start process_worker_pool"),
         (config(htex("a", "cpu_affinity='list:0:x'")), "'x' is not a group such as"),
         (config(htex("a", "cpu_affinity='list:0'")), "node.cores: 1 groups for 2 GCDs; give one"),

@@ -48,9 +48,9 @@ from hydragnn_flow.processes import leaving_in_order, undisturbed
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 
 # Characters without a special meaning where Parsl puts a path: in shell commands, in format
-# strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
+# strings, and in lines of batch scripts. Slurm and LSF have patterns with %, PBS writes HOST:PATH.
 _PLAIN = r"\w./@+=,-"
-_ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}
+_ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": "", "lsf": ":"}
 
 _logger = logging.getLogger(__name__)
 
