@@ -98,18 +98,12 @@ class _Asking(cluster_provider.ClusterProvider):
         if cmd.startswith("bsub"):
             if answer[0]:
                 raise SubmitException(cmd, "refused", *answer[1:], answer[0])  # type: ignore[no-untyped-call]
-            self.errors = f"{cmd.split()[-1]}.stderr"
+            self.errors = f"{cmd.split()[-1]}.stderr"  # of the last job; Parsl keeps no path
         return answer
 
 
 class Bsub(_Named, LSFProvider, _Asking):
     """Parsl's LSF provider, whose jobs are named after the run directory."""
-
-    def submit(self, command: str, tasks_per_node: int, job_name: str = "parsl") -> str:
-        """Submit a batch job as Parsl does, and remember the file of its standard error."""
-        number = super().submit(command, tasks_per_node, job_name)
-        self.resources[number]["job_stderr_path"] = self.errors
-        return number
 
 
 class Sbatch(_Named, SlurmProvider, _Asking):

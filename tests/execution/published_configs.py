@@ -6,12 +6,12 @@ Parsl's are those of its folder `parsl/configs`, ALCF's those of its pages "Pars
 
 IMPORTS = """
 import os
-import parsl
 from parsl.addresses import address_by_interface
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor, MPIExecutor, ThreadPoolExecutor
 from parsl.launchers import JsrunLauncher, MpiExecLauncher, SimpleLauncher, SrunLauncher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
+from parsl.providers import TorqueProvider
 from parsl.usage_tracking.levels import LEVEL_1
 from parsl.utils import get_all_checkpoints
 """

@@ -133,10 +133,7 @@ MPI = "MPIExecutor(max_workers_per_block=5, provider=SlurmProvider(launcher=Simp
         (config(MPI), "executors: MPIExecutor cannot run this package's workers; add a High"),
         (config(htex("a"), htex("a")), "unique labels"),
         (config(htex("a"), htex("b")), "executors: a, b could each compute; write `executors: "),
-        (
-            config(htex("a", "", "parsl.providers.TorqueProvider()")),
-            "TorqueProvider is not supported; write one",
-        ),
+        (config(htex("a", "", "TorqueProvider()")), "provider: TorqueProvider is not supported"),
         (config(htex("a", "launch_cmd='mine'")), "launch_cmd: does not start process_worker_pool"),
         (config(htex("a", "cpu_affinity='list:0:x'")), "'x' is not a group such as"),
         (config(htex("a", "cpu_affinity='list:0'")), "node.cores: 1 groups for 2 GCDs; give one"),

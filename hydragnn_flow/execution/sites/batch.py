@@ -46,12 +46,6 @@ if TYPE_CHECKING:
     from hydragnn_flow.execution.parsl_internals import Bsub, Qsub, Sbatch
 
 
-STARTED_ONCE = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n"}
-STARTED_ONCE |= {"lsf": "#BSUB -rn"}
-"""Lines of a batch script, by scheduler: when a node fails the others continue, and the job is not
-restarted."""
-JSRUN_OPTIONS = "-a 1 -c ALL_CPUS -g ALL_GPUS --bind=none"
-"""Options of the `jsrun` that starts an agent on each node with all that the node has."""
 _logger = logging.getLogger(__name__)
 
 HEARTBEAT = 15
@@ -59,6 +53,11 @@ HEARTBEAT = 15
 _MANY = 64
 """Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
 and what Slurm can send to the nodes' own disks is sent there."""
+NO_RERUN = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+NO_RERUN |= {"lsf": "#BSUB -rn"}
+"""Lines of a batch script, by scheduler: if a node fails the others go on, and no job is rerun."""
+JSRUN = "-a 1 -c ALL_CPUS -g ALL_GPUS --bind=none"
+"""Options of the `jsrun` that starts an agent on each node with all that the node has."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
@@ -104,7 +103,7 @@ def slurm_jobs(
             "gpus_per_node": gpus_per_node or None,
             "exclusive": True,
             "cmd_timeout": 60,
-            "scheduler_options": "\n".join([*directives, STARTED_ONCE["slurm"]]),
+            "scheduler_options": "\n".join([*directives, NO_RERUN["slurm"]]),
             "launcher": SrunLauncher(overrides=srun_options(cores_per_node, gpus_per_node)),
         }
         return Sbatch(**ours | arguments | block)
@@ -139,7 +138,7 @@ def pbs_jobs(
             "queue": options.partition,
             "cpus_per_node": cpus_per_node,
             "cmd_timeout": 60,
-            "scheduler_options": "\n".join([*directives, STARTED_ONCE["pbs"]]),
+            "scheduler_options": "\n".join([*directives, NO_RERUN["pbs"]]),
             # Trainer processes bind themselves, each to the cores of its own GCD.
             "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
         }
@@ -175,19 +174,17 @@ def lsf_jobs(
 
         from hydragnn_flow.execution.parsl_internals import Bsub
 
-        launcher: Any = JsrunLauncher(overrides=JSRUN_OPTIONS)
-        if cores_per_node is not None:
-            launcher = MpiRunLauncher(overrides="--map-by ppr:1:node --bind-to none")
+        mpirun = MpiRunLauncher(overrides="--map-by ppr:1:node --bind-to none")
         ours: dict[str, Any] = {
             "project": options.account,
             "queue": options.partition,
-            "request_by_nodes": cores_per_node is None,
+            "request_by_nodes": not cores_per_node,
             "cores_per_node": cores_per_node,
             "cores_per_block": (cores_per_node or 0) * block["nodes_per_block"],
             "cmd_timeout": 60,
             "bsub_redirection": True,  # otherwise most clusters ignore the lines #BSUB
-            "scheduler_options": "\n".join([*directives, STARTED_ONCE["lsf"]]),
-            "launcher": launcher,
+            "scheduler_options": "\n".join([*directives, NO_RERUN["lsf"]]),
+            "launcher": mpirun if cores_per_node else JsrunLauncher(overrides=JSRUN),
         }
         return Bsub(**ours | arguments | block)
 
@@ -411,6 +408,8 @@ def batch_site(
     priority
         Sentence on numbers of nodes that the queue prefers, such as :func:`priority_of` returns.
     """
+    if scheduler == "pbs":  # which starts jobs in the home directory
+        first_lines = (*first_lines, 'cd "$PBS_O_WORKDIR"')
     is_slurm, nodes, environment = scheduler == "slurm", run.nodes or 1, run.environment
     sends = is_slurm and node.scratch is not None and nodes >= _MANY
     if environment is None and sends:

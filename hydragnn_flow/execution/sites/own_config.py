@@ -33,13 +33,7 @@ from hydragnn_flow.execution.site import (
     cores_in,
     described_node,
 )
-from hydragnn_flow.execution.sites.batch import (
-    JSRUN_OPTIONS,
-    STARTED_ONCE,
-    Executors,
-    batch_site,
-    srun_options,
-)
+from hydragnn_flow.execution.sites.batch import JSRUN, NO_RERUN, Executors, batch_site, srun_options
 
 _SCHEDULERS: dict[type, Scheduler | None] = {SlurmProvider: "slurm", PBSProProvider: "pbs"}
 _SCHEDULERS |= {LSFProvider: "lsf", LocalProvider: None}
@@ -105,8 +99,7 @@ def site_of(path: Path, module: ModuleType, values: dict[str, Any], source: str)
     assert isinstance(site.parsl_config, Executors)
     executors = replace(
         site.parsl_config,
-        # PBS starts jobs in the home directory.
-        first_lines=(provider.worker_init.strip(), 'cd "$PBS_O_WORKDIR"' * (scheduler == "pbs")),
+        first_lines=(provider.worker_init.strip(), *site.parsl_config.first_lines),
         own=executor,
         address=_address(executor, run),
     )
@@ -274,7 +267,7 @@ def _provider_like(own: Any, scheduler: Scheduler | None) -> Callable[..., Any]:
         block["worker_init"] += "\n"
         vars(made).update({name: value for name, value in block.items() if hasattr(made, name)})
         if scheduler is not None:
-            lines = (made.scheduler_options.rstrip("\n"), STARTED_ONCE[scheduler], "")
+            lines = (made.scheduler_options.rstrip("\n"), NO_RERUN[scheduler], "")
             made.scheduler_options = "\n".join(lines).lstrip("\n")
         if scheduler == "lsf":
             # Parsl wrote the number of nodes, or of their slots, when the file was loaded.
@@ -284,7 +277,7 @@ def _provider_like(own: Any, scheduler: Scheduler | None) -> Callable[..., Any]:
             )
         if isinstance(made.launcher, JsrunLauncher):
             # Without options jsrun gives each agent one core.
-            made.launcher.overrides = made.launcher.overrides or JSRUN_OPTIONS
+            made.launcher.overrides = made.launcher.overrides or JSRUN
         if isinstance(made.launcher, SrunLauncher):
             # One agent on each node with all of its cores; the user's options come last, and win.
             ours = srun_options(getattr(made, "cores_per_node", None), 0)
