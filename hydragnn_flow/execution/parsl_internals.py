@@ -9,7 +9,7 @@ Parsl has a release a week, and renames such names. The other modules import the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,12 @@ class _Asking(cluster_provider.ClusterProvider):
         """
         if cmd.startswith("sacct"):
             return 1, "", "not asked"
-        answer: tuple[int, str, str]
-        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
+        code, out, err = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
         if cmd.startswith("bsub"):
-            if answer[0]:
-                raise SubmitException(cmd, "refused", *answer[1:], answer[0])  # type: ignore[no-untyped-call]
+            if code:
+                raise SubmitException(cmd, "refused", out, err, code)  # type: ignore[no-untyped-call]
             self.errors = f"{cmd.split()[-1]}.stderr"  # of the last job; Parsl keeps no path
-        return answer
+        return code, out, err
 
 
 class Bsub(_Named, LSFProvider, _Asking):
@@ -164,22 +163,16 @@ def as_published() -> Iterator[None]:
         (parsl.providers, "PBSProProvider"): Qsub,
         (parsl.providers, "LSFProvider"): Bsub,
     }
-    with _replaced(ours):
+    with replaced_by(ours):
         yield
 
 
 @contextmanager
-def submitting_by(function: Any) -> Iterator[None]:
-    """Context manager: call ``function`` with each command line for a scheduler, and its timeout.
+def replaced_by(ours: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+    """Context manager: give attributes of Parsl's modules other values.
 
-    It returns the exit code, standard output and standard error; no command is run.
+    ``ours`` has them by module and name of the attribute.
     """
-    with _replaced({(cluster_provider, "execute_wait"): function}):
-        yield
-
-
-@contextmanager
-def _replaced(ours: dict[tuple[Any, str], Any]) -> Iterator[None]:
     before = {(owner, name): getattr(owner, name) for owner, name in ours}
     try:
         for (owner, name), value in ours.items():

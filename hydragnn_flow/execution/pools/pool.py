@@ -446,8 +446,7 @@ class Pool:
         of their scripts: their names may also occur in a run of which this directory is a copy.
         None is returned if the scheduler does not answer.
         """
-        listed = self._scheduler.jobs() if self._scheduler is not None else None
-        if listed is None or self._scheduler is None:
+        if self._scheduler is None or (listed := self._scheduler.jobs()) is None:
             return None
         known = {number_of(job) for job in self._blocks.parsl.submitted()}
         known -= {number_of(block.job.number) for block in [*self._blocks.ended]}
