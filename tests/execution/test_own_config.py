@@ -121,6 +121,18 @@ def test_cores_are_those_that_parsl_would_bind_to(pasted, affinity, cores):
     assert (node.cores, node.cores_per_gcd) == (cores, 4)
 
 
+@pytest.mark.parametrize(
+    ("size", "asked"),
+    [("", "-nnodes 2"), ("False, cores_per_block=8, cores_per_node=8", "-n 16")],
+)
+def test_lsf_is_asked_for_the_nodes_of_a_block(pasted, size, asked):
+    by = f"request_by_nodes={size or True}, launcher=JsrunLauncher()"
+    site = load_site(pasted(config(htex("a", "", f"LSFProvider({by})"))), nodes=4, blocks=2)
+    script = preview(site).script
+    assert f"\n#BSUB {asked}\n" in script
+    assert "jsrun -n 2 -r 1 -a 1 -c ALL_CPUS " in script, "each agent has all of its node"
+
+
 MPI = "MPIExecutor(max_workers_per_block=5, provider=SlurmProvider(launcher=SimpleLauncher()))"
 
 
