@@ -13,7 +13,6 @@ from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.scheduler import JobState, Lsf
 from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.sites.preview import preview
-from hydragnn_flow.testing.sites import SiteSuite
 
 pytestmark = pytest.mark.xdist_group("processes")
 [PAGE] = [block.text for block in blocks("python") if block.text.startswith("# lsf.py\n")]
@@ -34,18 +33,12 @@ def here(tmp_path):
     return load_site(tmp_path / "here.py", account="ABC123")
 
 
-class TestWholeNodes(SiteSuite):
-    options = {"account": "ABC123", "nodes": 4, "blocks": 2}  # noqa: RUF012 -- as a user writes it
-
-    @pytest.fixture(autouse=True)
-    def whole(self, tmp_path):
-        self.name = tmp_path / "whole.py"
-        self.name.write_text(HERE.replace("cores_per_node=64, ", ""))
-
-    def test_jsrun_starts_an_agent_on_each(self, site):
-        script = preview(site).script
-        assert "\n#BSUB -rn\n#BSUB -P ABC123\n#BSUB -nnodes 2\n" in script
-        assert "jsrun -n 2 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS --bind=none /bin/bash " in script
+def test_jsrun_starts_an_agent_on_each_of_whole_nodes(tmp_path):
+    (tmp_path / "whole.py").write_text(HERE.replace("cores_per_node=64, ", ""))
+    site = load_site(tmp_path / "whole.py", account="ABC123", nodes=4, blocks=2)
+    script = preview(site).script
+    assert "\n#BSUB -rn\n#BSUB -P ABC123\n#BSUB -nnodes 2\n" in script
+    assert "jsrun -n 2 -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS --bind=none /bin/bash " in script
 
 
 def test_jobs_run_are_watched_and_are_given_back(tmp_path, here, install, monkeypatch):
@@ -89,7 +82,9 @@ def test_lsf_says_what_waits_what_runs_and_what_has_ended(tmp_path, install):
         "103": JobState("running", "suspended", "-"),
         "105": JobState("running", "", "-"),
     }
-    install("bjobs", "echo No unfinished job found >&2; exit 255")
-    assert Lsf().jobs() == {}
-    install("bjobs", "echo Failed in an LSF library call >&2; exit 255")
-    assert Lsf().jobs() is None
+    for said, jobs in {
+        "No unfinished job found": {},
+        "Failed in an LSF library call": None,
+    }.items():
+        install("bjobs", f"echo {said} >&2; exit 255")
+        assert Lsf().jobs() == jobs
