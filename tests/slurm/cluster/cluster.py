@@ -75,13 +75,10 @@ def missing() -> str:
 
 
 class Cluster:
-    """A cluster from entering a ``with`` block to leaving it; each node has eight GCDs.
-
-    The cable to the first node delays by ``latency`` [s], that to the second by twice as much, ….
-    """
+    """A cluster from entering a ``with`` block to leaving it; each node has eight GCDs."""
 
     def __init__(self, nodes: int = 4, latency: float = 0.0) -> None:
-        self._latency = latency
+        self._latency = latency  # of the first node's cable [s]; the second's is twice as long
         self.nodes = tuple(f"frontier{number:05d}" for number in range(1, nodes + 1))
         self.home = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.disk = self.home / "disk"
