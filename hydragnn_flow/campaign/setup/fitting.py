@@ -25,6 +25,7 @@ from hydragnn_flow.ensemble.predictions.inputs import check_structures, current
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.files import write_text
+from hydragnn_flow.plain_files import read_yaml
 
 _Results: Any = SinglePointCalculator  # ASE has no types
 _RESULTS = ("energy", "forces", "stress")
@@ -99,6 +100,11 @@ def fit(
     write_text(file, written.getvalue())
     finding = _with_units(look(file), units or {})
     site = site or load_site("local")
+    path = directory.with_name(f"{directory.name}.yaml")
+    if begun and path.exists():  # perhaps on another machine, by which the defaults go
+        kept = read_yaml(path)
+        trials = kept["search"]["trials"] if trials is None else trials
+        members = kept["ensemble"]["size"] if members is None else members
     gcds = len(site.node.gcds)
     sizes = {"trials": trials, "members": members, "epochs": epochs}
     config = first_config(finding, directory.name, directory.parent, gcds, **sizes)
@@ -109,7 +115,6 @@ def fit(
             other = "ASE has another meaning for this name, or it is a counter; rename it"
             why = finding.unusable.get(name, together if name in known else other)
             raise InputError(f"targets: {name}: {why}")
-    path = directory.with_name(f"{directory.name}.yaml")
     write_text(path.with_name(f"{config.name}.json"), json.dumps(config.network, indent=2) + "\n")
     write_text(path, config.text)
     run_campaign(load_config(path), site, directory)
@@ -129,7 +134,7 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
     if targets is not None and not names:
         raise InputError("targets: there are none; give names or values, or leave it out")
     if isinstance(targets, Mapping):
-        columns = {name: list(values) for name, values in targets.items()}
+        columns = {name: [*map(_plain, values)] for name, values in targets.items()}
         for name, values in columns.items():
             if len(values) != len(structures):
                 raise InputError(
@@ -153,6 +158,11 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
     return [*map(_with_labels, structures, chosen, levels)]
 
 
+def _plain(value: Any) -> Any:
+    """Return a value of numpy or torch as numbers and lists of Python."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _are_of_atoms(values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
     pairs = zip(values, structures, strict=True)
     return all(is_missing(v) or (np.ndim(v) and len(v) == len(atoms)) for v, atoms in pairs)
@@ -172,7 +182,7 @@ def _with_labels(atoms: Atoms, values: Mapping[str, Any], levels: Mapping[str, L
         if levels.get(name) == "node":
             bare.set_array(name, np.asarray(value))
         else:
-            bare.info[name] = value
+            bare.info[name] = np.asarray(value) if np.ndim(value) else value
     if results:
         bare.calc = _Results(bare, **results)
     labelled: Atoms = bare
