@@ -42,6 +42,8 @@ from search_race.engines import (
 )
 from search_race.functions import FUNCTIONS, Function, dominated, load
 
+from hydragnn_flow.config.search import SearchConfig
+
 Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
 """Setting, engine, function → regrets half-way and at the end, seed by seed."""
 _TARGETS, _AHEAD = {"": 0.9, "rungs": 0.85, "front": 1.0}, 2.0
@@ -101,7 +103,10 @@ def search(
 ) -> tuple[float, float]:
     """Regrets of a search half-way and at its end, on slots that always have a trial."""
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
-    first = 0 if setting.kind == "rungs" and name not in WHOLE else len(function.epochs) - 1
+    first = len(function.epochs) - 1
+    if setting.kind == "rungs" and name not in WHOLE:
+        ours = SearchConfig(trials=1, space=function.space).rung_epochs(function.epochs[-1])
+        first = function.epochs.index(ours[0])
     epochs = function.epochs[first:]
     steps = np.diff(epochs, prepend=0)
     budget, spent, begun = setting.evaluations * epochs[-1], 0, 0

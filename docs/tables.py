@@ -301,6 +301,8 @@ def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> st
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
         read_by = READ_BY.get(key, ()) if section is Architecture else ()
         rows.append(_row(key, field, f" *{', '.join(read_by)}.*{ours}" if read_by else ours))
+    if all(_default(field) == "–" for _, field in fields):  # sites have their own
+        return _table("key | values | meaning", [row.replace(" | – | ", " | ", 1) for row in rows])
     return _table("key | values | default | meaning", rows)
 
 

@@ -38,7 +38,7 @@ _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - 
     "ensemble.criterion"
 }
 # Keys that do not affect any computed number.
-_ALWAYS_FREE = {"data.path"}
+_ALWAYS_FREE = {"data.path", "trackers"}
 # Keys that limit the length of the search.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
 # Keys that are used only once the members are trained.
@@ -109,7 +109,8 @@ class RunDirectory:
           `ensemble.criterion`, until the members are chosen, and later if `search.trials` is
           raised;
         * `ensemble.coverage` and `ensemble.aggregation`, until the ensemble is finished;
-        * `data.path` at any time, and `search.warm_start` once the search has started.
+        * `data.path` and `trackers` at any time, and `search.warm_start` once the search has
+          started.
 
         Raises
         ------
@@ -221,6 +222,7 @@ class RunDirectory:
                 f"look at its trials.csv"
             )
         known = without_removed(RunConfig, _known(values, RunConfig))
+        known.pop("trackers", None)  # need not be installed here
         if isinstance(network := known.get("network"), dict):
             known["network"] = without_removed(NetworkConfig, network)
         config: RunConfig = validate(RunConfig, known, path)

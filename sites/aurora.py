@@ -23,7 +23,6 @@ FIRST_LINES = (
     # oneCCL, minimal set; the rest of it is for ranks that mpiexec starts (execution/binding.py).
     "export FI_MR_CACHE_MONITOR=userfaultfd",
     "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
-    'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
 )
 # Running Jobs, Queues; `prod` routes to small, medium and large.
 LIMITS = {

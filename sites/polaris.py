@@ -29,7 +29,6 @@ FIRST_LINES = (
     "export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd",
     "export FI_CXI_DEFAULT_CQ_SIZE=131072",
     "export TMPDIR=/tmp",  # Workflows, Parsl, Known Issues: sockets have too long a name elsewhere
-    'cd "$PBS_O_WORKDIR"',  # PBS starts jobs in the home directory
 )
 # Running Jobs, Queues; `prod` routes to small, medium and large.
 LIMITS = {

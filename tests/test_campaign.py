@@ -92,13 +92,13 @@ def finished(interrupted):
 def test_a_trial_is_seen_to_learn_long_before_its_rung_ends(tmp_path, monkeypatch):
     """In `status` and on the terminal."""
     network = copy.deepcopy(NETWORK)
-    network["Training"]["num_epoch"] = 100_000
-    changes = {"search": CONFIG["search"] | {"min_epochs": 50_000}}
-    changes["ensemble"] = CONFIG["ensemble"] | {"epochs": 100_000}
+    network["Training"]["num_epoch"] = 2_000
+    changes = {"search": CONFIG["search"] | {"trials": 2, "min_epochs": 1_000}}
+    changes["ensemble"] = CONFIG["ensemble"] | {"epochs": 2_000}
     config = write_config(tmp_path, network=network, **changes)
     monkeypatch.setenv("FORCE_COLOR", "1")  # to a terminal, as far as rich knows
     monkeypatch.setenv("COLUMNS", "80")
-    learning = re.compile(r"^trial \d +[1-9]\d* of 50000 +\d\S* +\d\S* +\d\S* (s|min|h) *$", re.M)
+    learning = re.compile(r"^trial \d +[1-9]\d* of 1000 +\d\S* +\d\S* +\d\S* (s|min|h) *$", re.M)
     log = tmp_path / "output"
 
     def is_seen(run):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from page_cases import PACKAGE, PAGES, REPOSITORY, blocks, is_named, lines
+from page_cases import PACKAGE, PAGES, REPOSITORY, Line, blocks, is_named, lines
 
 from hydragnn_flow import cli, load_site
 from hydragnn_flow.config import DataConfig, NetworkConfig, RunConfig, load_config, resolve_config
@@ -48,6 +48,9 @@ def test_yaml(block, tmp_path, monkeypatch):
         monkeypatch.delenv("SLURM_STEP_ID", raising=False)
         (tmp_path / "site.yaml").write_text(block.text, encoding="utf-8")
         assert load_site(tmp_path / "site.yaml").name == values["site"]
+    elif values.get("kind") == "Job":
+        [container] = values["spec"]["template"]["spec"]["containers"]
+        test_commands_exist_with_their_options(Line(block.place, (*container["command"],), True))
     elif "…" in values.values():
         assert set(values) == set(RunConfig.model_fields)
     elif set(values) == {"targets"}:

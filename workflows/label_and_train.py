@@ -15,7 +15,14 @@ import parsl
 from parsl import python_app
 from parsl.dataflow.memoization import BasicMemoizer
 
-from hydragnn_flow import CampaignStopped, InputError, SiteExecutor, campaign_app, load_site
+from hydragnn_flow import (
+    CampaignStopped,
+    InputError,
+    SiteExecutor,
+    campaign_app,
+    load_campaign,
+    load_site,
+)
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "labelled.yaml")
 
@@ -77,7 +84,8 @@ def main() -> None:
     config, labels, run_dir, site = map(options.pop, ("config", "labels", "run_dir", "site"))
     folder = Path(run_dir).absolute()
     try:
-        script(config, labels, folder, SiteExecutor(load_site(site, **options), folder))
+        campaign = load_campaign(config, data=folder)
+        script(campaign, labels, folder, SiteExecutor(load_site(site, **options), folder))
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
     except CampaignStopped as error:
@@ -86,14 +94,14 @@ def main() -> None:
         parser.exit(130, "stopped; the same command goes on from here\n")
 
 
-def script(config: str, labels: int, folder: Path, executor: SiteExecutor) -> None:
+def script(campaign: Any, labels: int, folder: Path, executor: SiteExecutor) -> None:
     memoizer = BasicMemoizer(checkpoint_mode="task_exit")  # labels of an earlier start are kept
     with parsl.load(
         parsl.Config(executors=[executor], memoizer=memoizer, run_dir=str(folder / "runinfo"))
     ):
         parts = [label(number) for number in range(labels)]
         file = gather(str(folder / "labelled.xyz"), inputs=parts)
-        done = campaign_app(config, executor.site, folder / "run", data=folder, inputs=[file])
+        done = campaign_app(campaign, executor.site, folder / "run", inputs=[file])
         energies = predict(done, label(labels))
         print(f"report: {done.result().report}")
         print(energies.result())

@@ -178,7 +178,8 @@ class Dispatch(Jobs[SegmentTask]):
     def _show(self) -> None:
         """Show running segments; of thousands those that were sent first."""
         known = self._workers.last_epochs()
-        specs = (sending.task.spec for sending in islice(self._running, 512))
+        # Nothing is ever known of simulated ones, of which there are many rounds.
+        specs = (sending.task.spec for sending in islice(self._running, 512 if known else 5))
         shown = [
             Running(spec.kind, spec.number, spec.epochs.until_epoch, known.get(spec.attempt))
             for spec in specs

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -62,21 +64,27 @@ class MLflow:
     """
 
     def __init__(self, directory: Path, name: str) -> None:
+        from mlflow.entities import Metric
         from mlflow.tracking import MlflowClient
 
-        uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{directory.absolute()}/mlflow.db")
+        self._metric: Any = Metric
+        self._directory = str(directory.absolute())  # campaigns may have the same name
+        uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{self._directory}/mlflow.db")
         self._client = MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(name)
         self._experiment = found.experiment_id if found else self._client.create_experiment(name)
 
     def open(self, run: str) -> Any:
-        known = self._client.search_runs([self._experiment], f"attributes.run_name = '{run}'")
-        found = known[0] if known else self._client.create_run(self._experiment, run_name=run)
+        mine = f"attributes.run_name = '{run}' and tags.run_directory = '{self._directory}'"
+        known = self._client.search_runs([self._experiment], mine)
+        tags = {"run_directory": self._directory}
+        found = known[0] if known else self._client.create_run(self._experiment, None, tags, run)
         return found.info.run_id
 
     def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._client.log_metric(handle, name, value, step=epoch)
+        now = round(1000 * time.time())
+        told = [self._metric(name, value, now, epoch) for name, value in values.items()]
+        self._client.log_batch(handle, told)  # one transaction
 
     def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         for name, value in parameters.items():
@@ -103,12 +111,14 @@ class WandB:
             dir=str(directory),
             mode=os.environ.get("WANDB_MODE", "offline"),
             reinit="create_new",
+            resume="allow",  # or the next segment of a trial would replace the ones before
             settings=wandb.Settings(silent=True, console="off"),
         )
-        self._name = name
+        # Campaigns may have the same name.
+        self._id = f"{zlib.crc32(bytes(directory.absolute())):08x}-{name}"
 
     def open(self, run: str) -> Any:
-        handle = self._begin(name=run, id=f"{self._name}-{run}")
+        handle = self._begin(name=run, id=f"{self._id}-{run}")
         handle.define_metric("*", step_metric="epoch")
         return handle
 
@@ -146,20 +156,23 @@ class Trackers:
         self._todo = SimpleQueue[Callable[[], None] | None]()
         self._trackers: dict[str, _Tracker] = {}
         self._handles: dict[tuple[str, str], Any] = {}
-        self._logged: dict[str, set[int]] = {}
+        self._told: dict[str, int] = {}
+        self._logged: dict[str, set[tuple[int, str]]] = {}
         self._thread = threading.Thread(target=self._serve, daemon=True, name="trackers")
+        self._begin = partial(self._each, names, partial(self._start, directory, name))
         if names:
             self._thread.start()
-        for one in names:
-            self._todo.put(partial(self._each, [one], partial(self._begin, directory, name)))
 
     def running(self, segments: Iterable[Running]) -> None:
         """Log the last epoch of running segments (jobs of training), if it is known."""
         for one in segments if self._thread.is_alive() else ():
-            if one.last_epoch is not None:
+            run = f"{one.kind}-{one.number}"
+            # Once: this is called twice a second, and the queue of a slow tracker would grow.
+            if one.last_epoch is not None and self._told.get(run) != one.last_epoch.number:
                 number, loss, error, _ = one.last_epoch
+                self._told[run] = number
                 values = {"train_loss": loss, "val_error": error}
-                self._todo.put(partial(self._log, f"{one.kind}-{one.number}", number, values))
+                self._todo.put(partial(self._log, run, number, values))
 
     def record(self, results: Iterable[SegmentResult]) -> None:
         """Log the other epochs of segments that have ended, and what they were."""
@@ -176,22 +189,30 @@ class Trackers:
         if self._thread.is_alive():
             self._todo.put(None)
             self._thread.join(_SECONDS_TO_END)
+            if self._thread.is_alive():
+                tell(_logger, "trackers lack the last %d values and ends", self._todo.qsize())
 
     def _serve(self) -> None:
-        while (task := self._todo.get()) is not None:
+        task = self._todo.get()
+        if task is not None:  # a run that fails before its first epoch leaves no files
+            self._begin()
+        while task is not None:
             task()
+            task = self._todo.get()
         for name, run in [*self._handles]:
             with suppress(Exception):
                 self._trackers[name].close(self._handles[name, run], {}, None)
 
-    def _begin(self, directory: Path, campaign: str, name: str) -> None:
+    def _start(self, directory: Path, campaign: str, name: str) -> None:
         self._trackers[name] = _KNOWN[name](directory, campaign)
 
     def _log(self, run: str, epoch: int, values: Mapping[str, float]) -> None:
         logged = self._logged.setdefault(run, set())
-        if epoch not in logged:
-            logged.add(epoch)
-            self._each([*self._trackers], lambda name: self._log_to(name, run, epoch, values))
+        # A running segment tells no validation loss; its result adds that.
+        new = {name: value for name, value in values.items() if (epoch, name) not in logged}
+        logged.update((epoch, name) for name in new)
+        if new:
+            self._each([*self._trackers], lambda name: self._log_to(name, run, epoch, new))
 
     def _log_to(self, name: str, run: str, epoch: int, values: Mapping[str, float]) -> None:
         if (name, run) not in self._handles:
@@ -211,4 +232,5 @@ class Trackers:
                 action(name)
             except Exception as error:
                 self._trackers.pop(name, None)
-                tell(_logger, "tracker %s gets nothing more: %s", name, error)
+                told = str(error).partition("\n")[0] or type(error).__name__
+                tell(_logger, "tracker %s gets nothing more: %s", name, told)

@@ -226,8 +226,8 @@ def export(
         str | None,
         typer.Option(
             "--push",
-            help="Send it to the Hugging Face hub too, from where `Ensemble.load` fetches it as "
-            "hf://OWNER/NAME.",
+            help="Send it to the Hugging Face hub too, to a private repository unless there is "
+            "one. `Ensemble.load` fetches it as hf://OWNER/NAME.",
             metavar="OWNER/NAME",
             show_default=False,
         ),
@@ -241,19 +241,20 @@ def export(
     state of the search or of an optimizer, and nothing that runs code.
     """
     with using(out, run_dir), sound(run_dir):
+        from hydragnn_flow.ensemble import hub
         from hydragnn_flow.ensemble.ensemble import check_export, export_ensemble
         from hydragnn_flow.ensemble.summary import ensemble_folder, verify_checksums
         from hydragnn_flow.report.html import model_card
 
         check_export(run_dir, out)
         verify_checksums(ensemble_folder(run_dir))  # before the model card reads the files
+        if push is not None:
+            hub.make(push)
         export_ensemble(run_dir, out, model_card(run_dir, out.name))
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     say(f"{short(out)}: {size / 1e6:.1f} MB")
     if push is not None:
-        from hydragnn_flow.ensemble.hub import send
-
-        say(send(out, push))
+        say(hub.send(out, push))
 
 
 @app.command(rich_help_panel="Use")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -117,8 +118,9 @@ class SearchConfig(Section):
     """Number of structures of the validation split that are used after each epoch. ``auto`` uses
     all of them, but with a ``budget`` as many as an epoch trains on and at least 1,000, and few if
     no objective is a loss or an error."""
-    min_epochs: int = Field(default=2, ge=1)
-    """Number of epochs before the first rung, the first point at which trials are judged."""
+    min_epochs: int | None = Field(default=None, ge=1)
+    """Number of epochs before the first rung, the first point at which trials are judged. By
+    default a ninth of ``Training.num_epoch``, at least 2, so that there are two rungs."""
     reduction_factor: int = Field(default=3, ge=2)
     """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
     rungs: Literal["stopping", "none"] = "stopping"
@@ -337,7 +339,9 @@ class SearchConfig(Section):
         """
         if self.rungs == "none":
             return (num_epoch,)
-        epochs, rungs = self.min_epochs, []
+        # Earlier rungs cost more proposals than they save epochs: they foretell the end too badly.
+        first = max(2, math.ceil(num_epoch / self.reduction_factor**2))
+        epochs, rungs = self.min_epochs or first, []
         while epochs < num_epoch:
             rungs.append(epochs)
             epochs *= self.reduction_factor

@@ -28,31 +28,48 @@ def fetched(place: str) -> Path:
         ) from error
 
 
+def make(name: str) -> None:
+    """Make a private repository ``OWNER/NAME`` on the hub, unless it exists.
+
+    Raises
+    ------
+    InputError
+        If `huggingface_hub` is not installed, or the hub refuses it.
+    """
+    hub = _hub()
+    try:
+        hub.HfApi().create_repo(name, private=True, exist_ok=True)
+    except Exception as error:  # its own, the connection's, the disk's
+        raise InputError(
+            f"{name}: the hub refused it ({_line(error)}); correct the name, or log in with "
+            f"`hf auth login`"
+        ) from error
+
+
 def send(folder: Path, name: str) -> str:
-    """Send an exported ensemble to the hub; return the address of the commit there.
+    """Send an exported ensemble to a repository of the hub; return the address of the commit.
 
     Parameters
     ----------
     folder
-        Directory of the exported ensemble.
+        Directory of the exported ensemble; other files of the repository are deleted.
     name
-        ``OWNER/NAME`` of the repository, which is made if there is none.
+        ``OWNER/NAME`` of the repository.
 
     Raises
     ------
     InputError
         If `huggingface_hub` is not installed, or the hub refuses the files.
     """
+    kept = {"repo_id": name, "folder_path": folder, "delete_patterns": "*"}
     hub = _hub()
     try:
-        api = hub.HfApi()
-        api.create_repo(name, exist_ok=True)
-        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Ensemble")
+        return str(hub.HfApi().upload_folder(**kept, commit_message="Ensemble").commit_url)
     except Exception as error:  # its own, the connection's, the disk's
         raise InputError(
-            f"{name}: the hub refused {folder} ({_line(error)}); log in with `hf auth login`"
+            f"{name}: the hub refused {folder} ({_line(error)}); send it again with "
+            f"`hf upload {name} {folder}`"
         ) from error
-    return str(commit.commit_url)
 
 
 def _hub() -> Any:

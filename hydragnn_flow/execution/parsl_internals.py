@@ -9,7 +9,7 @@ Parsl has a release a week, and renames such names. The other modules import the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from parsl.jobs.states import TERMINAL_STATES, JobState
 from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.monitoring.radios.filesystem import FilesystemRadio
-from parsl.providers import PBSProProvider, SlurmProvider
+from parsl.providers import LSFProvider, PBSProProvider, SlurmProvider, cluster_provider
 from parsl.providers.errors import SubmitException
 from parsl.serialize import deserialize, pack_apply_message, serialize
 from parsl.utils import setproctitle
@@ -73,31 +73,45 @@ class Qsub(_Named, PBSProProvider):
     """Parsl's PBS Pro provider, whose jobs are named after the run directory."""
 
 
-class Sbatch(_Named, SlurmProvider):
+class _Asking(cluster_provider.ClusterProvider):
+    """Base that Parsl's providers call for each command of a scheduler."""
+
+    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
+        """Run a command for Parsl; return its exit code, standard output and standard error.
+
+        Parameters
+        ----------
+        cmd
+            Command line to run in a shell; `sacct` is not run, and gets the exit code 1.
+        timeout
+            Time limit of the command [s]; None for the provider's own.
+
+        Raises
+        ------
+        SubmitException
+            If `bsub` refuses a job, whose reason Parsl would only log.
+        """
+        if cmd.startswith("sacct"):
+            return 1, "", "not asked"
+        code, out, err = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
+        if cmd.startswith("bsub"):
+            if code:
+                raise SubmitException(cmd, "refused", out, err, code)  # type: ignore[no-untyped-call]
+            self.errors = f"{cmd.split()[-1]}.stderr"  # of the last job; Parsl keeps no path
+        return code, out, err
+
+
+class Bsub(_Named, LSFProvider, _Asking):
+    """Parsl's LSF provider, whose jobs are named after the run directory."""
+
+
+class Sbatch(_Named, SlurmProvider, _Asking):
     """Parsl's Slurm provider, which submits and cancels jobs without asking `sacct`.
 
     Parsl's own provider runs `sacct` when it is made, to read the states of jobs from there later,
     and waits if the accounting database hangs. Here the states come from `squeue`
     (pools/scheduler.py).
     """
-
-    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
-        """Run a command for Parsl; return its exit code, standard output and standard error.
-
-        A command `sacct` is not run, and gets the exit code 1.
-
-        Parameters
-        ----------
-        cmd
-            Command line to run in a shell.
-        timeout
-            Time limit of the command [s]; None for the provider's own.
-        """
-        if cmd.startswith("sacct"):
-            return 1, "", "not asked"
-        answer: tuple[int, str, str]
-        answer = super().execute_wait(cmd, timeout)  # type: ignore[no-untyped-call]
-        return answer
 
 
 class _Published(parsl.Config):
@@ -147,7 +161,18 @@ def as_published() -> Iterator[None]:
         (parsl.config, "Config"): _Published,
         (parsl.providers, "SlurmProvider"): Sbatch,
         (parsl.providers, "PBSProProvider"): Qsub,
+        (parsl.providers, "LSFProvider"): Bsub,
     }
+    with replaced_by(ours):
+        yield
+
+
+@contextmanager
+def replaced_by(ours: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+    """Context manager: give attributes of Parsl's modules other values.
+
+    ``ours`` has them by module and name of the attribute.
+    """
     before = {(owner, name): getattr(owner, name) for owner, name in ours}
     try:
         for (owner, name), value in ours.items():

@@ -96,9 +96,9 @@ class Options(Section):
     """
 
     account: str | None = None
-    """Project that pays (`sbatch -A`, `qsub -A`)."""
+    """Project that pays (`sbatch -A`, `qsub -A`, `bsub -P`)."""
     partition: str | None = None
-    """Partition (`sbatch -p`) or, with PBS, queue (`qsub -q`)."""
+    """Partition (`sbatch -p`) or, with PBS and LSF, queue (`qsub -q`, `bsub -q`)."""
     qos: str | None = None
     """Quality of service (`sbatch -q`)."""
     constraint: str | None = None
@@ -212,7 +212,7 @@ def _seconds(walltime: str) -> int:
     return 3600 * hours + 60 * minutes + seconds
 
 
-Scheduler = Literal["slurm", "pbs"]
+Scheduler = Literal["slurm", "pbs", "lsf"]
 
 
 @dataclass(frozen=True)

@@ -294,12 +294,14 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str | Table]:
 
 
 def _running(workers: Mapping[str, Any]) -> list[Running]:
-    """Return the running segments that `workers.json` names, each once; empty if it is damaged."""
-    try:
-        segments = {(line["kind"], line["number"]): line for line in workers["segments"]}
-        return msgspec.convert([*segments.values()], list[Running])
-    except (ValueError, LookupError, TypeError):
-        return []
+    """Return the running segments that `workers.json` names, each once, but for damaged lines."""
+    found: dict[tuple[str, int], Running] = {}
+    lines = workers.get("segments")
+    for line in lines if isinstance(lines, list) else []:
+        with suppress(ValueError):
+            one = msgspec.convert(line, Running)
+            found[one.kind, one.number] = one
+    return [*found.values()]
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:

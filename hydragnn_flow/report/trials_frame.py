@@ -17,8 +17,9 @@ from rich.console import Group
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import FROM_A_COPY, read_yaml
 from hydragnn_flow.report.tables import cell, objective_label, short_names, terminal
-from hydragnn_flow.run_directory import RunDirectory, objectives_of
+from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS
 from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import SegmentResult
@@ -73,9 +74,15 @@ def segments_frame(run_directory: str | Path) -> pd.DataFrame:
         :class:`~hydragnn_flow.segment.SegmentResult`, such as ``kind``, ``number``, ``status``,
         ``seconds`` [s], and ``history``: epoch, training loss, validation loss and criterion of
         each of its epochs.
+
+    Raises
+    ------
+    InputError
+        If the directory is not that of a run.
     """
-    results = RunDirectory(Path(run_directory)).results()
-    return pd.DataFrame([result.to_dict() for result in results])
+    run = RunDirectory(Path(run_directory))
+    read_yaml(run.path / CONFIG, remedy=FROM_A_COPY)
+    return pd.DataFrame([result.to_dict() for result in run.results()])
 
 
 def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:

@@ -22,7 +22,7 @@ import pytest
 from hydragnn_flow.execution.site import Site, about_site, check_site, load_site
 
 # Line of a batch script that stops the scheduler from starting the job a second time.
-_STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+_STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n", "lsf": "#BSUB -rn"}
 
 
 class SiteSuite:

@@ -40,7 +40,7 @@ def hosts(nodes: int) -> list[Host]:
     return [Host(f"node{number}", "block") for number in range(nodes)]
 
 
-class FakePool:
+class FakePool(Workers):
     """Runs segments at once by a function of the test's; a lost worker is an exception of it."""
 
     def __init__(self, machine: Machine, nodes: int = 1) -> None:
@@ -63,9 +63,6 @@ class FakePool:
 
     def avoid(self, node: str, reason: str) -> None:
         self.health.condemn(node, reason)
-
-    def waiting(self) -> str:
-        return ""
 
     def hosts(self) -> list[Host]:
         return hosts(self.nodes)

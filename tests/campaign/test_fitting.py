@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from ase.build import bulk
+from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import read
 
 from hydragnn_flow import InputError, fit
 from hydragnn_flow.campaign.setup import fitting
@@ -56,6 +58,7 @@ def test_values_of_structures_and_atoms_are_learnt_with_their_units(written):
 def test_atoms_have_values_of_their_own(written):
     structures = crystals()
     charges = [np.linspace(-0.3, 0.4, len(atoms)) + n for n, atoms in enumerate(structures)]
+    charges[3] = float("nan")  # no label
     config, labels = written(structures, {"partial_charge": charges})
     assert labels["partial_charge"].level == "node"
     assert config.network["Variables_of_interest"]["output_names"] == ["partial_charge"]
@@ -86,6 +89,30 @@ def test_structures_of_pymatgen_are_converted(written):
     assert labels["gap"].level == "graph"
 
 
+def test_values_in_a_data_frame_belong_to_structures_by_position(written, tmp_path):
+    gaps = [n % 7 + 0.5 for n in range(44)]
+    written(crystals(), {"gap": pd.Series(gaps, index=range(44)[::-1])})
+    assert [one.info["gap"] for one in read(tmp_path / "mine.extxyz", ":")] == gaps
+
+
+@pytest.mark.parametrize("targets", [None, "mu"])
+def test_a_vector_of_a_molecule_with_as_many_atoms_is_no_property_of_atoms(written, targets):
+    waters = [molecule("H2O") for _ in range(44)]
+    for number, atoms in enumerate(waters):
+        atoms.rattle(0.05, seed=number)
+        atoms.info["mu"] = np.linspace(0.1, 1.0, 3) * number
+        atoms.info["comment"] = "two\nlines"  # which extended XYZ cannot hold
+    _, labels = written(waters, targets)
+    assert (labels["mu"].level, labels["mu"].dim) == ("graph", 3)
+
+
+def test_a_call_that_was_refused_can_be_corrected(written):
+    gaps = [n % 5 + 0.5 for n in range(44)]
+    with pytest.raises(InputError, match="not learnt together"):
+        written(crystals(), {"gap": gaps, "size": gaps[::-1]})
+    written(crystals(), {"gap": gaps})
+
+
 @pytest.mark.parametrize(
     ("targets", "options", "told"),
     [
@@ -100,6 +127,8 @@ def test_structures_of_pymatgen_are_converted(written):
         ),
         ({"gap": [n % 5 + 0.5 for n in range(44)]}, {"units": {"gab": "eV"}}, "no label 'gab'"),
         ({"gap": [None] * 44}, {}, "no structure has 'gap'"),
+        ({}, {}, "there are none"),
+        ({"forces": [np.ones((2, 3))] * 44}, {}, "correct their shapes"),
         ({"charge": [np.ones(4 * (1 + n % 2)) / (n + 1) for n in range(44)]}, {}, "rename it"),
     ],
 )
@@ -116,6 +145,7 @@ def test_too_few_structures_are_refused(tmp_path):
 def test_other_structures_do_not_continue_a_run(written, tmp_path):
     gaps = [n % 5 + 0.5 for n in range(44)]
     written(crystals(), {"gap": gaps})
+    (tmp_path / "mine").mkdir()
     written(crystals(), {"gap": gaps})
     with pytest.raises(InputError, match="holds other structures"):
         fit(crystals(), {"gap": gaps[::-1]}, tmp_path / "mine")

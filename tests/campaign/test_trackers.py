@@ -1,5 +1,6 @@
 """Trackers get every epoch, while trials run and when they end, and never harm a campaign."""
 
+import threading
 import time
 
 import pytest
@@ -52,8 +53,24 @@ def test_mlflow_has_one_run_for_a_trial_with_its_parameters(tracked):
     [run] = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "trial-7"
     assert run.data.params == {name: str(value) for name, value in PARAMETERS.items()}
-    steps = [one.step for one in client.get_metric_history(run.info.run_id, "train_loss")]
-    assert sorted(steps) == [1, 2, 3, 4]
+    for name in ("train_loss", "val_loss"):  # of all epochs, those told while it ran included
+        steps = [one.step for one in client.get_metric_history(run.info.run_id, name)]
+        assert sorted(steps) == [1, 2, 3, 4]
+
+
+def test_campaigns_of_one_name_have_runs_of_their_own(monkeypatch, tmp_path):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/common.db")
+    for width in (32, 64):
+        some = Trackers(["mlflow"], tmp_path / str(width), "mine")
+        some.record([segment(7, HISTORY, parameters={"hidden_dim": width})])
+        some.close()
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/common.db")
+    experiment = client.get_experiment_by_name("mine")
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.data.params["hidden_dim"] for run in runs} == {"32", "64"}
 
 
 def test_weights_and_biases_are_offline_by_default(tracked):
@@ -61,6 +78,45 @@ def test_weights_and_biases_are_offline_by_default(tracked):
     files = [*(tracked("wandb") / "wandb").glob("offline-run-*/run-*.wandb")]
     assert files and all("mine-trial-7" in file.name for file in files)
     assert any(b"val_error" in file.read_bytes() for file in files)
+
+
+def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(
+    monkeypatch, tmp_path, caplog
+):
+    went_on, logged = threading.Event(), []
+
+    class Slow:
+        def __init__(self, directory, name):
+            went_on.wait(60)
+
+        def open(self, run):
+            return run
+
+        def log(self, handle, epoch, values):
+            logged.append((epoch, *values))
+
+        def close(self, handle, parameters, best):
+            pass
+
+    caplog.set_level("INFO", "hydragnn_flow")
+    monkeypatch.setitem(trackers._KNOWN, "tensorboard", Slow)
+    monkeypatch.setattr(trackers, "_SECONDS_TO_END", 0.1)
+    some = Trackers(["tensorboard"], tmp_path, "mine")
+    for number in (1, 1, 1, 2, 2):
+        some.running([Running("trial", 7, 3, LastEpoch(number, 0.5, 0.4, time.time()))])
+    assert some._todo.qsize() <= 2
+    some.close()
+    assert "trackers lack the last" in caplog.text
+    went_on.set()
+    some._thread.join(60)
+    assert logged == [(1, "train_loss", "val_error"), (2, "train_loss", "val_error")]
+
+
+def test_a_campaign_that_ends_before_its_first_epoch_leaves_no_files(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    Trackers(["tensorboard", "mlflow"], tmp_path, "mine").close()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_tracker_that_fails_is_told_once_and_gets_nothing_more(monkeypatch, tmp_path, caplog):

@@ -86,3 +86,12 @@ def test_rungs_grow_to_the_last_epoch(num_epoch, min_epochs, reduction_factor):
     assert len(rungs) == 1 or rungs[-1] <= rungs[-2] * reduction_factor
     alone = search.model_copy(update={"rungs": "none"})
     assert alone.rung_epochs(num_epoch) == (num_epoch,)
+
+
+@pytest.mark.parametrize(
+    ("num_epoch", "rungs"),
+    [(1, (1,)), (5, (2, 5)), (18, (2, 6, 18)), (20, (3, 9, 20)), (100, (12, 36, 100))],
+)
+def test_two_rungs_come_before_the_end_by_default(num_epoch, rungs):
+    search = SearchConfig(trials=1, space={"Training.batch_size": Parameter(choices=(8,))})
+    assert search.rung_epochs(num_epoch) == rungs

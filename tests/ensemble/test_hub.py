@@ -145,12 +145,10 @@ def test_an_ensemble_is_sent_and_fetched_with_all_its_files(alloy_store, local_h
 
 
 _WRONG = """
-from pathlib import Path
 from hydragnn_flow import Ensemble, InputError
-from hydragnn_flow.ensemble.hub import send
+from hydragnn_flow.ensemble.hub import make
 
-Path("one").mkdir()
-for action in (lambda: Ensemble.load("hf://org/name"), lambda: send(Path("one"), "no/such/name")):
+for action in (lambda: Ensemble.load("hf://org/name"), lambda: make("no/such/name")):
     try:
         action()
     except InputError as error:
@@ -162,4 +160,4 @@ def test_what_the_hub_does_not_have_is_told_in_a_sentence(local_hub):
     ended = local_hub[1](_WRONG)
     missing, refused = ended.stdout.splitlines()
     assert missing.startswith("hf://org/name: cannot be fetched (")
-    assert refused.startswith("no/such/name: the hub refused one (")
+    assert refused.startswith("no/such/name: the hub refused it (")

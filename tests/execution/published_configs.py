@@ -9,8 +9,9 @@ import os
 from parsl.addresses import address_by_interface
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor, MPIExecutor, ThreadPoolExecutor
-from parsl.launchers import MpiExecLauncher, SimpleLauncher, SrunLauncher
+from parsl.launchers import JsrunLauncher, MpiExecLauncher, SimpleLauncher, SrunLauncher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
+from parsl.providers import TorqueProvider
 from parsl.usage_tracking.levels import LEVEL_1
 from parsl.utils import get_all_checkpoints
 """
@@ -93,6 +94,13 @@ FRONTERA = _page(
     "provider=SlurmProvider(cmd_timeout=60, nodes_per_block=2, init_blocks=1, min_blocks=1, "
     "max_blocks=1, partition='normal', scheduler_options='#SBATCH -A <YOUR_ALLOCATION>', "
     "worker_init='', walltime='00:10:00', launcher=SrunLauncher())",
+)
+SUMMIT = _page(
+    "label='Summit_HTEX', working_dir='YOUR_WORKING_DIR_ON_SHARED_FS', "
+    "address=address_by_interface('ib0'), worker_port_range=(50000, 55000)",
+    "provider=LSFProvider(launcher=JsrunLauncher(), walltime='00:10:00', nodes_per_block=2, "
+    "init_blocks=1, max_blocks=1, worker_init='', project='YOUR_PROJECT_ALLOCATION', "
+    "cmd_timeout=60)",
 )
 BRIDGES = _page(
     "label='Bridges_HTEX_multinode', address=address_by_interface('ens3f0'), "

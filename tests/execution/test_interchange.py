@@ -283,6 +283,8 @@ def test_the_last_epochs_of_some_nodes_are_told_while_they_are_there(tmp_path):
                 beat(name, b"second")
             told = {"node3": b"second", "node1": b"first", "node4": b"first"}
             assert interchange.ask((EPOCHS, 3)) == told
+            sockets["node2"].send_multipart([HEARTBEAT, b""])  # an older version's
+            assert pickle.loads(sockets["node2"].recv()) == LIVES
             beat("node1", b"")
             assert interchange.ask((EPOCHS, 3)).keys() == {"node3", "node4", "node0"}
             assert interchange.ask(READINGS) == {}

@@ -25,6 +25,7 @@ FACTS = {
     "EXPANSE": (2, "slurm", tuple(map(str, range(32))), "cpu", 1, None, ""),
     "ANVIL": (1, "slurm", ("0",), KIND, 4, None, ""),
     "FRONTERA": (2, "slurm", ("0",), "cpu", 1, None, ""),
+    "SUMMIT": (2, "lsf", ("0",), "cpu", 1, "ib0", ""),
     "BRIDGES": (2, "slurm", ("0",), "cpu", 1, "ens3f0", ""),
 }
 
@@ -120,6 +121,18 @@ def test_cores_are_those_that_parsl_would_bind_to(pasted, affinity, cores):
     assert (node.cores, node.cores_per_gcd) == (cores, 4)
 
 
+@pytest.mark.parametrize(
+    ("size", "asked"),
+    [("", "-nnodes 2"), ("False, cores_per_block=8, cores_per_node=8", "-n 16")],
+)
+def test_lsf_is_asked_for_the_nodes_of_a_block(pasted, size, asked):
+    by = f"request_by_nodes={size or True}, launcher=JsrunLauncher()"
+    site = load_site(pasted(config(htex("a", "", f"LSFProvider({by})"))), nodes=4, blocks=2)
+    script = preview(site).script
+    assert f"\n#BSUB {asked}\n" in script
+    assert "jsrun -n 2 -r 1 -a 1 -c ALL_CPUS " in script, "each agent has all of its node"
+
+
 MPI = "MPIExecutor(max_workers_per_block=5, provider=SlurmProvider(launcher=SimpleLauncher()))"
 
 
@@ -132,7 +145,7 @@ MPI = "MPIExecutor(max_workers_per_block=5, provider=SlurmProvider(launcher=Simp
         (config(MPI), "executors: MPIExecutor cannot run this package's workers; add a High"),
         (config(htex("a"), htex("a")), "unique labels"),
         (config(htex("a"), htex("b")), "executors: a, b could each compute; write `executors: "),
-        (config(htex("a", "", "LSFProvider()")), "provider: LSFProvider is not supported; write"),
+        (config(htex("a", "", "TorqueProvider()")), "provider: TorqueProvider is not supported"),
         (config(htex("a", "launch_cmd='mine'")), "launch_cmd: does not start process_worker_pool"),
         (config(htex("a", "cpu_affinity='list:0:x'")), "'x' is not a group such as"),
         (config(htex("a", "cpu_affinity='list:0'")), "node.cores: 1 groups for 2 GCDs; give one"),

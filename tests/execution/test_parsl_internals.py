@@ -12,7 +12,7 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput import executor, interchange, process_worker_pool
 from parsl.executors.high_throughput.manager_record import ManagerRecord
 from parsl.executors.high_throughput.mpi_resource_management import TaskScheduler
-from parsl.providers import LocalProvider, PBSProProvider, SlurmProvider
+from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
 import hydragnn_flow
 from hydragnn_flow.errors import InputError
@@ -45,7 +45,9 @@ USED = {
     process_worker_pool: "time distributions SpawnContext get_arg_parser",
     SlurmProvider: f"{OF_BATCH} cores_per_node mem_per_node",
     PBSProProvider: f"{OF_BATCH} cpus_per_node select_options",
+    LSFProvider: f"{OF_BATCH} request_by_nodes cores_per_node",
     LocalProvider: f"{OF_PROVIDERS} status",
+    parsl.providers.cluster_provider: "execute_wait",
     parsl.addresses: "address_by_interface",
     executor: "get_all_addresses",
 }

@@ -11,7 +11,7 @@ from parsl.executors import HighThroughputExecutor
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import scheduler as module
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
-from hydragnn_flow.execution.pools.scheduler import JobState, Pbs, Slurm, seconds_of
+from hydragnn_flow.execution.pools.scheduler import JobState, Lsf, Pbs, Slurm, seconds_of
 from hydragnn_flow.execution.pools.workers_file import (
     WORKERS_FILE,
     elapsed,
@@ -109,7 +109,9 @@ def test_silence_is_not_taken_for_an_answer(tmp_path, install, monkeypatch, scri
     assert script == "echo no" or Slurm().jobs() is None
 
 
-@pytest.mark.parametrize(("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel")])
+@pytest.mark.parametrize(
+    ("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel"), (Lsf(), "bkill")]
+)
 def test_jobs_are_cancelled_in_one_go(tmp_path, install, system, command):
     install(command, f"echo $* >> {tmp_path}/cancelled")
     system.cancel([])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_cases import blocks
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
@@ -18,33 +19,39 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "sites.txt"
 OPTIONS: dict[str, dict[str, Any]] = {
     "aurora": {"partition": "debug", "nodes": 2},
     "frontier": {"nodes": 8, "blocks": 2},
+    "lsf": {"partition": "gpu", "nodes": 4, "blocks": 2},
+    "pbs": {"partition": "gpu", "nodes": 2},
     "perlmutter": {"nodes": 2},
     "polaris": {"partition": "debug", "nodes": 2},
 }
 
 
-def shown(name):
-    """What the golden file has, line by line."""
-    site = load_site(name, account="ABC123", **OPTIONS[name])
+def shown(name, folder):
+    """What the golden file has, line by line, of a site that ships or of one on a page."""
+    for block in blocks("python"):
+        if block.text.startswith(f"# {name}.py\n"):
+            (folder / f"{name}.py").write_text(block.text, encoding="utf-8")
+    file = folder / f"{name}.py"
+    site = load_site(file if file.exists() else name, account="ABC123", **OPTIONS[name])
     for variable, value in sorted(environment(site.node, 1).items()):
         yield f"unset {variable}" if value is None else f"{variable}={value}"
     _, command, script, _ = preview(site)
     lines = [line for line in script.splitlines() if line.strip() and line != "#!/bin/bash"]
     ours = [line.startswith("export JOBNAME=") for line in lines].index(True)
-    start = next(line for line in lines if line.startswith(("srun ", "mpiexec ")))
+    start = next(line for line in lines if line.startswith(("srun ", "mpiexec ", "mpirun ")))
     for line in (command, *lines[:ours], start):
         if not line.startswith(("export PATH=", "export PYTHONPATH=")):  # of this host
             yield re.sub(r"(block-0)\.[\d.]+\d", r"\1", line)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_trainers_and_batch_jobs_get_what_the_pages_say(name, monkeypatch):
+def test_trainers_and_batch_jobs_get_what_the_pages_say(name, monkeypatch, tmp_path):
     of_the_host = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
     for variable in (*of_the_host, "NCCL_SOCKET_IFNAME", "CCL_KVS_IFACE", "PYTHONUSERBASE"):
         monkeypatch.delenv(variable, raising=False)
     golden = GOLDEN.read_text(encoding="utf-8").partition(f"[{name}]\n")[2].partition("\n\n")[0]
     told = [line.rpartition("  # ") for line in golden.splitlines() if line]
-    assert [*shown(name)] == [line for line, _, _ in told]
+    assert [*shown(name, tmp_path)] == [line for line, _, _ in told]
     assert all(page for _, _, page in told), "from which page?"
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from parsl.executors.high_throughput.manager_selector import BlockIdManagerSelec
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site, shipped_sites
 from hydragnn_flow.execution.site import Node, Site, check_site, cores_in, guessed_gcd
+from hydragnn_flow.execution.sites import Options, slurm_jobs
 from hydragnn_flow.testing.sites import example_options, executors_of
 
 NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}
@@ -270,20 +270,10 @@ def test_cores_are_refused_exactly_where_they_are_there_twice(gcds, each, thread
         check_site(Site("mine", 1, node, dict), "mine.py")
 
 
-def site_files():
-    """Those of the documentation; its site.yamls are tested with all pages."""
-    page = (Path(__file__).parents[2] / "docs" / "sites.md").read_text(encoding="utf-8")
-    found = re.findall(r"^ *```python\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
-    return [textwrap.dedent(example) for example in found if "def site(" in example]
-
-
-@pytest.mark.parametrize("content", site_files())
-def test_the_site_files_of_the_documentation_work(content, tmp_path):
-    mine = tmp_path / "mine.py"
-    mine.write_text(content)
-    executor = executors_of(load_site(mine, account="ABC123", nodes=2), tmp_path)["gcd"]
-    assert executor.provider.launcher.overrides.endswith("--kill-on-bad-exit=0 --mem=0")
-    assert "#SBATCH --gres=gpu:a100:4\n" in executor.provider.scheduler_options
+def test_a_site_file_gives_any_argument_of_parsls_provider():
+    provider = slurm_jobs(Options(), gpus_per_node=0, gres="gpu:4")(nodes_per_block=2)
+    assert "#SBATCH --gres=gpu:4\n" in provider.scheduler_options
+    assert "--gpus" not in provider.scheduler_options + provider.launcher.overrides
 
 
 def test_the_site_yaml_to_copy_works():

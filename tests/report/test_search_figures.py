@@ -63,6 +63,8 @@ def test_importance_and_segments_are_tables_too(finished, tmp_path):
     assert "Architecture.mpnn_type" in set(found["parameter"])
     segments = segments_frame(finished.directory)
     assert segments["number"].tolist() == [one["number"] for one in finished.segments]
+    with pytest.raises(InputError, match="nowhere"):
+        segments_frame(tmp_path / "nowhere")
     with pytest.raises(InputError, match="6 trials have a value"):
         importance_frame(Made(tmp_path / "few", trials=7).directory)
 

@@ -5,10 +5,24 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cluster import Cluster
 from slurm_cases import write_site
 from slurm_runs import Campaign
 
 pytestmark = pytest.mark.slurm
+
+
+# Prints the time in which the login node connects to a node's slurmd [s].
+CONNECTS = """import socket, time; began = time.monotonic()
+socket.create_connection(("10.177.0.4", 16818)); print(time.monotonic() - began)"""
+
+
+@pytest.fixture
+def cluster(machine):
+    """Nodes at a distance of 5 to 20 ms."""
+    with Cluster(latency=0.005) as cluster:
+        assert float(cluster.ask(sys.executable, "-c", CONNECTS)) > 0.04
+        yield cluster
 
 
 def test_a_killed_script_goes_on_with_one_set_of_jobs(cluster, tmp_path):

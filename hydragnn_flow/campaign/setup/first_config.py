@@ -99,13 +99,14 @@ def first_config(
     train -= sum(math.ceil(fraction * train) for fraction in split.values())
     seen = train * finding.atoms[1]
     # A trial trains on 250,000 atoms, in some minutes on a core for networks of this size.
-    epochs = epochs or round(min(max(250_000 / seen, _EPOCHS[0]), _EPOCHS[1]))
+    if epochs is None:
+        epochs = round(min(max(250_000 / seen, _EPOCHS[0]), _EPOCHS[1]))
     # An epoch has 40 steps, or at least 15: a step with fewer than 128 atoms takes as long.
     batch = max(train / 40, min(128 / finding.atoms[1], train / 15))
     batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
-    trials = trials or max(16, min(2 * gcds, 256))
-    members = members or (4 if gcds >= 4 else 3)
+    trials = max(16, min(2 * gcds, 256)) if trials is None else trials
+    members = (4 if gcds >= 4 else 3) if members is None else members
     path = os.path.relpath(finding.folder, folder)
     pages = Environment(
         loader=PackageLoader("hydragnn_flow.campaign", ""),

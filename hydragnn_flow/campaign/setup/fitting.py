@@ -17,6 +17,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.campaign.setup.start import load_config, run_campaign
+from hydragnn_flow.config.sources import Level
 from hydragnn_flow.data.looking import Finding, look
 from hydragnn_flow.data.sources.labels import is_missing
 from hydragnn_flow.ensemble import Ensemble
@@ -24,6 +25,7 @@ from hydragnn_flow.ensemble.predictions.inputs import check_structures, current
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.files import write_text
+from hydragnn_flow.plain_files import read_yaml
 
 _Results: Any = SinglePointCalculator  # ASE has no types
 _RESULTS = ("energy", "forces", "stress")
@@ -87,13 +89,22 @@ def fit(
     file = directory.with_name(f"{directory.name}.extxyz")
     labelled = _labelled(check_structures(structures), targets)
     written = io.StringIO()
-    ase.io.write(written, labelled, format="extxyz")
-    if file.exists() and file.read_text(encoding="utf-8") != written.getvalue():
+    try:
+        ase.io.write(written, labelled, format="extxyz")
+    except ValueError as error:
+        raise InputError(f"targets: cannot be written ({error}); correct their shapes") from None
+    begun = directory.exists() and file.exists()
+    if begun and file.read_text(encoding="utf-8") != written.getvalue():
         raise InputError(f"{file}: holds other structures or labels; name another directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, written.getvalue())
     finding = _with_units(look(file), units or {})
     site = site or load_site("local")
+    path = directory.with_name(f"{directory.name}.yaml")
+    if begun and path.exists():  # perhaps on another machine, by which the defaults go
+        kept = read_yaml(path)
+        trials = kept["search"]["trials"] if trials is None else trials
+        members = kept["ensemble"]["size"] if members is None else members
     gcds = len(site.node.gcds)
     sizes = {"trials": trials, "members": members, "epochs": epochs}
     config = first_config(finding, directory.name, directory.parent, gcds, **sizes)
@@ -104,7 +115,6 @@ def fit(
             other = "ASE has another meaning for this name, or it is a counter; rename it"
             why = finding.unusable.get(name, together if name in known else other)
             raise InputError(f"targets: {name}: {why}")
-    path = directory.with_name(f"{directory.name}.yaml")
     write_text(path.with_name(f"{config.name}.json"), json.dumps(config.network, indent=2) + "\n")
     write_text(path, config.text)
     run_campaign(load_config(path), site, directory)
@@ -121,34 +131,58 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
     for name in names:
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
             raise InputError(f"targets: {name!r} is no name of a label; use letters, digits and _")
+    if targets is not None and not names:
+        raise InputError("targets: there are none; give names or values, or leave it out")
     if isinstance(targets, Mapping):
-        for name, values in targets.items():
+        columns = {name: [*map(_plain, values)] for name, values in targets.items()}
+        for name, values in columns.items():
             if len(values) != len(structures):
                 raise InputError(
                     f"targets: {name} has {len(values):,} values for {len(structures):,} "
                     "structures; give one for each, None where there is none"
                 )
-        rows = [{name: targets[name][n] for name in names} for n in range(len(structures))]
+        # By position: a column of a data frame may have another index.
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        of_atoms = [name for name in names if _are_of_atoms(columns[name], structures)]
+        levels: list[Mapping[str, Level]] = [dict.fromkeys(of_atoms, "node")] * len(rows)
     else:
-        rows = [dict(current(atoms).values) for atoms in structures]
+        found = [current(atoms) for atoms in structures]
+        rows, levels = [dict(one.values) for one in found], [one.levels for one in found]
     for name in names:
         if all(is_missing(row.get(name)) for row in rows):
             raise InputError(f"targets: no structure has {name!r}; correct the name")
-    return [
-        _with_labels(atoms, {k: v for k, v in row.items() if k in names or targets is None})
-        for atoms, row in zip(structures, rows, strict=True)
+    chosen = [
+        {k: v for k, v in row.items() if (k in names if targets is not None else _is_label(k, v))}
+        for row in rows
     ]
+    return [*map(_with_labels, structures, chosen, levels)]
 
 
-def _with_labels(atoms: Atoms, values: Mapping[str, Any]) -> Atoms:
+def _plain(value: Any) -> Any:
+    """Return a value of numpy or torch as numbers and lists of Python."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _are_of_atoms(values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
+    pairs = zip(values, structures, strict=True)
+    return all(is_missing(v) or (np.ndim(v) and len(v) == len(atoms)) for v, atoms in pairs)
+
+
+def _is_label(name: Any, value: Any) -> bool:
+    """Return whether extended XYZ can hold a value under its name."""
+    is_free = isinstance(name, str) and name.lower() not in _TAKEN
+    return is_free and not (isinstance(value, str) and "\n" in value)
+
+
+def _with_labels(atoms: Atoms, values: Mapping[str, Any], levels: Mapping[str, Level]) -> Atoms:
     there = {name: value for name, value in values.items() if not is_missing(value)}
     bare: Any = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
     results = {name: there.pop(name) for name in _RESULTS if name in there}
     for name, value in there.items():
-        if np.ndim(value) and len(value) == len(atoms):
+        if levels.get(name) == "node":
             bare.set_array(name, np.asarray(value))
         else:
-            bare.info[name] = value
+            bare.info[name] = np.asarray(value) if np.ndim(value) else value
     if results:
         bare.calc = _Results(bare, **results)
     labelled: Atoms = bare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -196,7 +196,7 @@ def check_structures(structures: object) -> Sequence[Atoms]:
     """
     if isinstance(structures, Atoms) or hasattr(structures, "to_ase_atoms"):
         structures = [structures]
-    if isinstance(structures, Sequence):
+    if isinstance(structures, Collection) and not isinstance(structures, str):
         found = [_converted(one) for one in structures]
         if not found:
             raise InputError("there are no structures; give at least one")

@@ -105,8 +105,11 @@ class ManyPools(parsls.Interchange):
         with self._received("command_channel", request):
             super().process_command(*arguments)
 
-    def _keep(self, name: str, reading: bytes, epochs: bytes) -> None:
-        """Keep the energy and last epochs in a worker pool's heartbeat, each empty if unknown."""
+    def _keep(self, name: str, reading: bytes, epochs: bytes = b"", *_: bytes) -> None:
+        """Keep the energy and last epochs in a worker pool's heartbeat, each empty if unknown.
+
+        Nodes with a copy of the environment may send the parts of another version.
+        """
         if reading:
             self._readings[name] = reading
         if epochs:

@@ -279,7 +279,8 @@ class ParslExecutor:
             raise refused(lines[-1] if lines else "no reason given")
         number = self._executor.blocks_to_job_id[blocks[0]]
         facts = self._provider.resources.get(number, {})
-        errors = Path(facts.get("job_stderr_path") or f"{facts.get('script_path')}.err")
+        others = getattr(self._provider, "errors", f"{facts.get('script_path')}.err")
+        errors = Path(facts.get("job_stderr_path") or others)
         return BatchJob(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
 
     def submitted(self) -> list[str]:

@@ -48,9 +48,9 @@ from hydragnn_flow.processes import leaving_in_order, undisturbed
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 
 # Characters without a special meaning where Parsl puts a path: in shell commands, in format
-# strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
+# strings, and in lines of batch scripts. Slurm and LSF have patterns with %, PBS writes HOST:PATH.
 _PLAIN = r"\w./@+=,-"
-_ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": ""}
+_ALSO_PLAIN = {None: ":%", "slurm": ":", "pbs": "", "lsf": ":"}
 
 _logger = logging.getLogger(__name__)
 
@@ -446,8 +446,7 @@ class Pool:
         of their scripts: their names may also occur in a run of which this directory is a copy.
         None is returned if the scheduler does not answer.
         """
-        listed = self._scheduler.jobs() if self._scheduler is not None else None
-        if listed is None or self._scheduler is None:
+        if self._scheduler is None or (listed := self._scheduler.jobs()) is None:
             return None
         known = {number_of(job) for job in self._blocks.parsl.submitted()}
         known -= {number_of(block.job.number) for block in [*self._blocks.ended]}

@@ -1,4 +1,4 @@
-"""States of batch jobs, queried from the schedulers Slurm and PBS Pro.
+"""States of batch jobs, queried from the schedulers Slurm, PBS Pro and LSF.
 
 A scheduler may be busy, restarting or out of reach. Silence is never taken for an answer.
 """
@@ -25,7 +25,7 @@ class JobState(NamedTuple):
     reason: str = ""
     """Reason why it waits, in the scheduler's words; `suspended` if it is suspended."""
     script: str = ""
-    """Path of its batch script, as submitted."""
+    """Path of its batch script, as submitted, or of its output beside the script (LSF)."""
     ends: float = math.inf
     """Monotonic time of this host at which the job will end [s]; infinite if unknown."""
 
@@ -38,8 +38,20 @@ _STANDS_STILL = ("STOPPED", "SUSPENDED", "S", "U")  # the latter two in PBS
 _SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", *_STANDS_STILL}
 
 
-class Slurm:
+class _Canceller:
+    """Base of schedulers whose batch jobs one command cancels, given their numbers."""
+
+    command: str
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        if jobs:
+            _run(self.command, *jobs)
+
+
+class Slurm(_Canceller):
     """Scheduler Slurm, queried by the command `squeue`; `scancel` cancels its batch jobs."""
+
+    command = "scancel"
 
     def jobs(self) -> dict[str, JobState] | None:
         """Return the user's batch jobs that have not ended, by number; None without an answer."""
@@ -58,13 +70,11 @@ class Slurm:
                 listed[job.strip()] = JobState("running", still, script, _end(seconds_of(left)))
         return listed
 
-    def cancel(self, jobs: Sequence[str]) -> None:
-        if jobs:
-            _run("scancel", *jobs)
 
-
-class Pbs:
+class Pbs(_Canceller):
     """Scheduler PBS Pro, queried by `qselect` and `qstat`; `qdel` cancels its batch jobs."""
+
+    command = "qdel"
 
     def jobs(self) -> dict[str, JobState] | None:
         """Return the user's batch jobs that have not ended, by number; None without an answer."""
@@ -75,44 +85,58 @@ class Pbs:
         if mine.stdout.split():
             # Its exit code only says that one of them has ended since.
             answer = _run("qstat", "-f", "-F", "json", *mine.stdout.split())
+            if answer is None:
+                return None
             try:
                 # Not strict: qstat does not escape tabs and line breaks in texts.
-                found = (
-                    json.loads(answer.stdout, strict=False)["Jobs"] if answer is not None else None
-                )
+                found = json.loads(answer.stdout, strict=False)["Jobs"]
             except (ValueError, KeyError):
-                found = None
-            if found is None:
                 return None
             for job, facts in found.items():
                 state = facts.get("job_state")
-                pending, still = state in ("Q", "H", "W", "T"), state in _STANDS_STILL
                 given, used = (
                     seconds_of(str(facts.get(about, {}).get("walltime", "")))
                     for about in ("Resource_List", "resources_used")
                 )
-                left = None if given is None or pending else given - (used or 0.0)
-                listed[number_of(job)] = JobState(
-                    "pending" if pending else "running",
-                    " ".join(str(facts.get("comment", "")).split())
-                    if pending
-                    else "suspended" * still,
-                    # The script comes last, after the options.
-                    str(facts.get("Submit_arguments", "")).rpartition(" ")[2],
-                    _end(left),
-                )
+                # The script comes last, after the options.
+                script = str(facts.get("Submit_arguments", "")).rpartition(" ")[2]
+                if state in ("Q", "H", "W", "T"):
+                    reason = " ".join(str(facts.get("comment", "")).split())
+                    listed[number_of(job)] = JobState("pending", reason, script)
+                else:
+                    still = "suspended" if state in _STANDS_STILL else ""
+                    left = None if given is None else given - (used or 0.0)
+                    listed[number_of(job)] = JobState("running", still, script, _end(left))
         return listed
 
-    def cancel(self, jobs: Sequence[str]) -> None:
-        if jobs:
-            _run("qdel", *jobs)
+
+class Lsf(_Canceller):
+    """Scheduler IBM Spectrum LSF, queried by `bjobs`; `bkill` cancels its batch jobs."""
+
+    command = "bkill"
+
+    def jobs(self) -> dict[str, JobState] | None:
+        """Return the user's batch jobs that have not ended, by number; None without an answer."""
+        fields = "jobid stat time_left output_file pend_reason delimiter='|'"
+        answer = _run("bjobs", "-noheader", "-o", fields)
+        if answer is None or (answer.returncode and "No unfinished job" not in answer.stderr):
+            return None
+        listed = {}
+        for line in answer.stdout.splitlines():
+            job, state, left, output, reason = [*line.split("|", 4), "", "", "", ""][:5]
+            if state in ("PEND", "PSUSP", "PROV", "WAIT"):
+                listed[job] = JobState("pending", reason, output)
+            elif state in ("RUN", "USUSP", "SSUSP", "UNKWN"):
+                # As in `1:30 L`: hours, minutes, seconds where a cluster says so, kind of limit.
+                left = left.partition(" ")[0] + ":00" * (left.count(":") == 1)
+                still = "suspended" * state.endswith("SUSP")
+                listed[job] = JobState("running", still, output, _end(seconds_of(left)))
+        return listed
 
 
-def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Slurm | Pbs | None:
+def scheduler_named(name: Literal["slurm", "pbs", "lsf"] | None) -> Slurm | Pbs | Lsf | None:
     """Return the interface to the scheduler ``name``; None if no scheduler starts the workers."""
-    if name is None:
-        return None
-    return Slurm() if name == "slurm" else Pbs()
+    return {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf(), None: None}[name]
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str] | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from parsl.executors import HighThroughputExecutor
     from parsl.providers import LocalProvider
 
-    from hydragnn_flow.execution.parsl_internals import Qsub, Sbatch
+    from hydragnn_flow.execution.parsl_internals import Bsub, Qsub, Sbatch
 
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +53,11 @@ HEARTBEAT = 15
 _MANY = 64
 """Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
 and what Slurm can send to the nodes' own disks is sent there."""
+NO_RERUN = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+NO_RERUN |= {"lsf": "#BSUB -rn"}
+"""Lines of a batch script, by scheduler: if a node fails the others go on, and no job is rerun."""
+JSRUN = "-a 1 -c ALL_CPUS -g ALL_GPUS --bind=none"
+"""Options of the `jsrun` that starts an agent on each node with all that the node has."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
@@ -90,24 +95,18 @@ def slurm_jobs(
 
         from hydragnn_flow.execution.parsl_internals import Sbatch
 
-        return Sbatch(
-            **{
-                "account": options.account,
-                "partition": options.partition,
-                "qos": options.qos,
-                "constraint": options.constraint,
-                "gpus_per_node": gpus_per_node or None,
-                "exclusive": True,
-                "cmd_timeout": 60,
-                # When a node fails the others continue, and the job is not restarted.
-                "scheduler_options": "\n".join(
-                    [*directives, "#SBATCH --no-kill", "#SBATCH --no-requeue"]
-                ),
-                "launcher": SrunLauncher(overrides=srun_options(cores_per_node, gpus_per_node)),
-            }
-            | arguments
-            | block
-        )
+        ours: dict[str, Any] = {
+            "account": options.account,
+            "partition": options.partition,
+            "qos": options.qos,
+            "constraint": options.constraint,
+            "gpus_per_node": gpus_per_node or None,
+            "exclusive": True,
+            "cmd_timeout": 60,
+            "scheduler_options": "\n".join([*directives, NO_RERUN["slurm"]]),
+            "launcher": SrunLauncher(overrides=srun_options(cores_per_node, gpus_per_node)),
+        }
+        return Sbatch(**ours | arguments | block)
 
     return provider
 
@@ -134,20 +133,60 @@ def pbs_jobs(
 
         from hydragnn_flow.execution.parsl_internals import Qsub
 
-        return Qsub(
-            **{
-                "account": options.account,
-                "queue": options.partition,
-                "cpus_per_node": cpus_per_node,
-                "cmd_timeout": 60,
-                # The job is not restarted.
-                "scheduler_options": "\n".join([*directives, "#PBS -r n"]),
-                # Trainer processes bind themselves, each to the cores of its own GCD.
-                "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
-            }
-            | arguments
-            | block
-        )
+        ours: dict[str, Any] = {
+            "account": options.account,
+            "queue": options.partition,
+            "cpus_per_node": cpus_per_node,
+            "cmd_timeout": 60,
+            "scheduler_options": "\n".join([*directives, NO_RERUN["pbs"]]),
+            # Trainer processes bind themselves, each to the cores of its own GCD.
+            "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
+        }
+        return Qsub(**ours | arguments | block)
+
+    return provider
+
+
+def lsf_jobs(
+    options: Options,
+    *,
+    cores_per_node: int | None = None,
+    directives: Sequence[str] = (),
+    **arguments: Any,
+) -> Callable[..., Bsub]:
+    """Return a function that makes a Parsl provider, the object that submits jobs to LSF.
+
+    Parameters
+    ----------
+    options
+        Options of the run, completed by the site's defaults.
+    cores_per_node
+        Number of slots to request on each node, whose workers Open MPI starts; None on machines
+        whose jobs have whole nodes and `jsrun`.
+    directives
+        Further lines `#BSUB` that the machine needs.
+    **arguments
+        Further arguments of Parsl's `LSFProvider`, which override the arguments set here.
+    """
+
+    def provider(**block: Any) -> Bsub:
+        from parsl.launchers import JsrunLauncher, MpiRunLauncher
+
+        from hydragnn_flow.execution.parsl_internals import Bsub
+
+        mpirun = MpiRunLauncher(overrides="--map-by ppr:1:node --bind-to none")
+        ours: dict[str, Any] = {
+            "project": options.account,
+            "queue": options.partition,
+            "request_by_nodes": not cores_per_node,
+            "cores_per_node": cores_per_node,
+            "cores_per_block": (cores_per_node or 0) * block["nodes_per_block"],
+            "cmd_timeout": 60,
+            "bsub_redirection": True,  # otherwise most clusters ignore the lines #BSUB
+            "scheduler_options": "\n".join([*directives, NO_RERUN["lsf"]]),
+            "launcher": mpirun if cores_per_node else JsrunLauncher(overrides=JSRUN),
+        }
+        return Bsub(**ours | arguments | block)
 
     return provider
 
@@ -359,8 +398,9 @@ def batch_site(
     run
         Options of the run, completed by the site's defaults.
     provider
-        Function that makes a Parsl provider, such as :func:`slurm_jobs` and :func:`pbs_jobs`
-        return, or another that takes the keywords of ``provider`` in :class:`Executors`.
+        Function that makes a Parsl provider, such as :func:`slurm_jobs`, :func:`pbs_jobs` and
+        :func:`lsf_jobs` return, or another that takes the keywords of ``provider`` in
+        :class:`Executors`.
     scheduler
         Batch system of the jobs; None if they are processes of this host.
     first_lines
@@ -368,6 +408,8 @@ def batch_site(
     priority
         Sentence on numbers of nodes that the queue prefers, such as :func:`priority_of` returns.
     """
+    if scheduler == "pbs":  # which starts jobs in the home directory
+        first_lines = (*first_lines, 'cd "$PBS_O_WORKDIR"')
     is_slurm, nodes, environment = scheduler == "slurm", run.nodes or 1, run.environment
     sends = is_slurm and node.scratch is not None and nodes >= _MANY
     if environment is None and sends:

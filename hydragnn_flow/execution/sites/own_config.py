@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 
 from parsl import Config
 from parsl.executors import HighThroughputExecutor, MPIExecutor
-from parsl.launchers import SimpleLauncher, SingleNodeLauncher, SrunLauncher
-from parsl.providers import LocalProvider, PBSProProvider, SlurmProvider
+from parsl.launchers import JsrunLauncher, SimpleLauncher, SingleNodeLauncher, SrunLauncher
+from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.errors import InputError
@@ -32,12 +33,10 @@ from hydragnn_flow.execution.site import (
     cores_in,
     described_node,
 )
-from hydragnn_flow.execution.sites.batch import Executors, batch_site, srun_options
+from hydragnn_flow.execution.sites.batch import JSRUN, NO_RERUN, Executors, batch_site, srun_options
 
-_SCHEDULERS: dict[type, Scheduler | None]
-_SCHEDULERS = {SlurmProvider: "slurm", PBSProProvider: "pbs", LocalProvider: None}
-# When a node fails the others continue, and the job is not restarted.
-_STARTED_ONCE = {"slurm": "#SBATCH --no-kill\n#SBATCH --no-requeue", "pbs": "#PBS -r n"}
+_SCHEDULERS: dict[type, Scheduler | None] = {SlurmProvider: "slurm", PBSProProvider: "pbs"}
+_SCHEDULERS |= {LSFProvider: "lsf", LocalProvider: None}
 # Launchers that start workers on one node, whatever the number of nodes.
 _ON_ONE_NODE = (SingleNodeLauncher, SimpleLauncher)
 # Memory for segments of an accelerator, nine tenths of the smallest of the machines in use, and of
@@ -100,8 +99,7 @@ def site_of(path: Path, module: ModuleType, values: dict[str, Any], source: str)
     assert isinstance(site.parsl_config, Executors)
     executors = replace(
         site.parsl_config,
-        # PBS starts jobs in the home directory.
-        first_lines=(provider.worker_init.strip(), 'cd "$PBS_O_WORKDIR"' * (scheduler == "pbs")),
+        first_lines=(provider.worker_init.strip(), *site.parsl_config.first_lines),
         own=executor,
         address=_address(executor, run),
     )
@@ -269,8 +267,17 @@ def _provider_like(own: Any, scheduler: Scheduler | None) -> Callable[..., Any]:
         block["worker_init"] += "\n"
         vars(made).update({name: value for name, value in block.items() if hasattr(made, name)})
         if scheduler is not None:
-            lines = (made.scheduler_options.rstrip("\n"), _STARTED_ONCE[scheduler], "")
+            lines = (made.scheduler_options.rstrip("\n"), NO_RERUN[scheduler], "")
             made.scheduler_options = "\n".join(lines).lstrip("\n")
+        if scheduler == "lsf":
+            # Parsl wrote the number of nodes, or of their slots, when the file was loaded.
+            size = made.nodes_per_block * (1 if made.request_by_nodes else made.cores_per_node)
+            made.scheduler_options = re.sub(
+                r"(?m)^(#BSUB -n(nodes)?) \d+$", rf"\1 {size}", made.scheduler_options
+            )
+        if isinstance(made.launcher, JsrunLauncher):
+            # Without options jsrun gives each agent one core.
+            made.launcher.overrides = made.launcher.overrides or JSRUN
         if isinstance(made.launcher, SrunLauncher):
             # One agent on each node with all of its cores; the user's options come last, and win.
             ours = srun_options(getattr(made, "cores_per_node", None), 0)

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +77,8 @@ def missing() -> str:
 class Cluster:
     """A cluster from entering a ``with`` block to leaving it; each node has eight GCDs."""
 
-    def __init__(self, nodes: int = 4) -> None:
+    def __init__(self, nodes: int = 4, latency: float = 0.0) -> None:
+        self._latency = latency  # of the first node's cable [s]; the second's is twice as long
         self.nodes = tuple(f"frontier{number:05d}" for number in range(1, nodes + 1))
         self.home = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.disk = self.home / "disk"
@@ -282,10 +284,13 @@ class Cluster:
         login = Path(f"/proc/{self._running[LOGIN].pid}/ns/net").readlink()
         link = Path(f"/proc/{process.pid}/ns/net")
         self._wait(node, lambda: link.readlink() not in (ours, login))
-        plug = f"""
-            ip link add node{number} type veth peer name {INTERFACE} netns {process.pid}
-            ip link set node{number} master {INTERFACE} up"""
-        self.ask("sh", "-ec", plug)
+        plug = f"ip link add node{number} type veth peer name {INTERFACE} netns {process.pid}"
+        if self._latency:
+            ends = f"{process.pid} {INTERFACE} {self._running[LOGIN].pid} node{number}".split()
+            command = [sys.executable, _HERE / "cable.py", str(number * self._latency), *ends]
+            self._daemon(f"cable{number}", [], command)
+            plug = f"until ip link show node{number}; do sleep 0.1; done"
+        self.ask("sh", "-ec", f"{plug}\nip link set node{number} master {INTERFACE} up")
         wire = f"""
             ip link set lo up
             ip addr add {address(number)}/24 dev {INTERFACE}
