@@ -120,7 +120,7 @@ class SearchConfig(Section):
     no objective is a loss or an error."""
     min_epochs: int | None = Field(default=None, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged. By
-    default a ninth of ``Training.num_epoch``, at least 2, so that there are two rungs."""
+    default ``num_epoch / reduction_factor²``, at least 2: two rungs before the end."""
     reduction_factor: int = Field(default=3, ge=2)
     """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
     rungs: Literal["stopping", "none"] = "stopping"

@@ -24,7 +24,7 @@ def fetched(place: str) -> Path:
         return Path(hub.HfApi().snapshot_download(name, revision=revision or None))
     except Exception as error:  # its own, the connection's, the disk's
         raise InputError(
-            f"{place}: cannot be fetched ({_line(error)}); correct the name"
+            f"{place}: cannot be fetched ({_line(error)}); correct the name, or try again"
         ) from error
 
 

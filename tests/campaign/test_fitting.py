@@ -33,14 +33,14 @@ def crystals(n=44):
 def written(monkeypatch, tmp_path):
     """Whatever `fit` would run: the network's targets and the labels found in its file."""
 
-    def of(structures, targets=None, **options):
+    def of(structures, targets=None, name="mine", **options):
         ran = []
         monkeypatch.setattr(fitting, "run_campaign", lambda *given: ran.append(given))
         monkeypatch.setattr(fitting.Ensemble, "load", lambda directory: directory)
-        assert fit(structures, targets, tmp_path / "mine", **options) == tmp_path / "mine"
+        assert fit(structures, targets, tmp_path / name, **options) == tmp_path / name
         [(config, _, directory)] = ran
-        assert directory == tmp_path / "mine"
-        return config, {label.key: label for label in look(tmp_path / "mine.extxyz").labels}
+        assert directory == tmp_path / name
+        return config, {label.key: label for label in look(tmp_path / f"{name}.extxyz").labels}
 
     return of
 
@@ -149,6 +149,12 @@ def test_other_structures_do_not_continue_a_run(written, tmp_path):
     written(crystals(), {"gap": gaps})
     with pytest.raises(InputError, match="holds other structures"):
         fit(crystals(), {"gap": gaps[::-1]}, tmp_path / "mine")
+
+
+def test_directories_may_have_names_that_no_run_can_have(written, tmp_path):
+    gaps = [n % 5 + 0.5 for n in range(44)]
+    config, _ = written(crystals(), {"gap": gaps}, name="my fit")
+    assert config.name == "my-fit" and (tmp_path / "my fit.extxyz").exists()
 
 
 @pytest.mark.slow

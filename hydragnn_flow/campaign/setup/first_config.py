@@ -56,6 +56,16 @@ class FirstConfig:
         architecture = self.network["NeuralNetwork"]["Architecture"]
         return bool(architecture.get("enable_interatomic_potential", False))
 
+    def files(self, folder: Path) -> tuple[Path, Path]:
+        """Return the paths of the YAML and the JSON file in a folder."""
+        return folder / f"{self.name}.yaml", folder / f"{self.name}.json"
+
+    def write(self, folder: Path) -> None:
+        """Write both files in a folder, over those that are there."""
+        written, network = self.files(folder)
+        write_text(network, json.dumps(self.network, indent=2) + "\n")
+        write_text(written, self.text)
+
 
 def first_config(
     finding: Finding,
@@ -144,16 +154,14 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
     InputError
         If one of the files exists; nothing is overwritten.
     """
-    files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
+    files = config.files(folder)
     for file in files:
         if os.path.lexists(file):
             raise InputError(
                 f"{file}: exists already and is not overwritten; delete it, or work in another "
                 f"directory"
             )
-    written, network = files
-    write_text(network, json.dumps(config.network, indent=2) + "\n")
-    write_text(written, config.text)
+    config.write(folder)
     return files
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.files import write_text
 from hydragnn_flow.plain_files import read_yaml
+from hydragnn_flow.run_directory import CONFIG
 
 _Results: Any = SinglePointCalculator  # ASE has no types
 _RESULTS = ("energy", "forces", "stress")
@@ -57,7 +57,7 @@ def fit(
     structures
         At least 40 ASE structures, or pymatgen ones.
     targets
-        What is learnt: one property, or an energy with forces and stress. Either names of labels
+        Labels to learn: one property, or an energy with forces and stress. Either names of labels
         that the structures have (in `Atoms.info`, `Atoms.arrays` or results of a calculation), or
         values by name, one for each structure: a number, or an array ``[n_atoms]`` or
         ``[n_atoms, k]`` for a property of atoms; None where there is no label. By default an energy
@@ -100,9 +100,8 @@ def fit(
     write_text(file, written.getvalue())
     finding = _with_units(look(file), units or {})
     site = site or load_site("local")
-    path = directory.with_name(f"{directory.name}.yaml")
-    if begun and path.exists():  # perhaps on another machine, by which the defaults go
-        kept = read_yaml(path)
+    if begun and (directory / CONFIG).exists():  # maybe on another machine, by which defaults go
+        kept = read_yaml(directory / CONFIG)
         trials = kept["search"]["trials"] if trials is None else trials
         members = kept["ensemble"]["size"] if members is None else members
     gcds = len(site.node.gcds)
@@ -115,9 +114,8 @@ def fit(
             other = "ASE has another meaning for this name, or it is a counter; rename it"
             why = finding.unusable.get(name, together if name in known else other)
             raise InputError(f"targets: {name}: {why}")
-    write_text(path.with_name(f"{config.name}.json"), json.dumps(config.network, indent=2) + "\n")
-    write_text(path, config.text)
-    run_campaign(load_config(path), site, directory)
+    config.write(directory.parent)
+    run_campaign(load_config(config.files(directory.parent)[0]), site, directory)
     return Ensemble.load(directory)
 
 

@@ -44,8 +44,8 @@ from hydragnn_flow.processes import end_with_parent
 READINGS = "READINGS"
 """Command that returns the energy of nodes by worker pool, as JSON of a `Reading`."""
 EPOCHS = "LAST_EPOCHS"
-"""Command, followed by a number of nodes, that returns the last epochs of the trainings on so many
-by worker pool, as JSON of a `LastEpoch` by attempt."""
+"""Command that returns the last epochs of trainings by worker pool, as JSON of a `LastEpoch` by
+attempt. It is followed by the largest number of pools to return."""
 HOLD = "HOLD_MANAGERS"
 """Command, followed by a list of worker pools that get no further tasks."""
 MANAGER = "manager"
