@@ -1,14 +1,12 @@
 """Trainer processes and what a worker does with them: real processes, killed for real."""
 
 import errno
-import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -185,21 +183,13 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path, alloy_store):
     assert idle.wait(timeout=PATIENCE) == 0
 
 
-def unread(trainer):
-    """Bytes that a trainer process was sent and has not read."""
-    assert trainer._process.stdin is not None
-    return int.from_bytes(
-        fcntl.ioctl(trainer._process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder
-    )
-
-
 def test_a_preparation_that_fails_names_its_node(monkeypatch):
-    with worker.trainers_of(NODE).lend(0) as trainer:
-        until(lambda: not unread(trainer))
-    trainer._process.send_signal(signal.SIGSTOP)
+    trainers = worker.trainers_of(NODE)
+    with trainers.lend(0) as trainer:
+        trainer._process.send_signal(signal.SIGSTOP)  # it takes requests and answers none
     stopped = psutil.Process(trainer.pid)
     until(lambda: stopped.status() == psutil.STATUS_STOPPED)
-    asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
+    asked = threading.Thread(target=lambda: [until(lambda: trainers._lent[0]), trainer.kill()])
     asked.start()
     died = called("hydragnn_flow.data:run_task", {})
     asked.join()
