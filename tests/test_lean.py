@@ -29,3 +29,13 @@ except AttributeError:
 def test_torch_geometric_is_whole_without_what_its_root_imports():
     done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True)
     assert done.stdout == "whole\n", done.stderr
+
+
+def test_a_trainer_has_dynamo_from_its_start_and_no_data_sets():
+    told = (
+        "from hydragnn_flow.lean import import_lean; import_lean(dynamo_too=False)\n"
+        "import sys, hydragnn_flow.execution.workers.answers\n"
+        "print([n in sys.modules for n in ('torch._dynamo', 'torch_geometric.datasets.qm9')])"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
+    assert done.stdout == "[True, False]\n", done.stderr
