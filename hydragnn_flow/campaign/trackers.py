@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 import threading
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,8 +17,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from hydragnn_flow.ensemble.summary import FOLDER
 from hydragnn_flow.log import Running, tell
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import Segment, SegmentResult
 
 _SECONDS_TO_END = 60.0
 _logger = logging.getLogger(__name__)
@@ -30,8 +34,11 @@ class _Tracker(Protocol):
     def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
         """Add values of an epoch to a run."""
 
-    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
-        """End a run for now, with its hyper-parameters and its smallest validation error."""
+    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+        """Add to a run its hyper-parameters and its smallest validation error so far."""
+
+    def close(self, handle: Any) -> None:
+        """End a run for now."""
 
 
 class TensorBoard:
@@ -51,9 +58,11 @@ class TensorBoard:
             handle.add_scalar(name, value, epoch)
         handle.flush()
 
-    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         if best is not None:
             handle.add_hparams(dict(parameters), {"best_val_error": best}, run_name=".")
+
+    def close(self, handle: Any) -> None:
         handle.close()
 
 
@@ -86,11 +95,13 @@ class MLflow:
         told = [self._metric(name, value, now, epoch) for name, value in values.items()]
         self._client.log_batch(handle, told)  # one transaction
 
-    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         for name, value in parameters.items():
             self._client.log_param(handle, name, value)
         if best is not None:
             self._client.log_metric(handle, "best_val_error", best)
+
+    def close(self, handle: Any) -> None:
         self._client.set_terminated(handle)
 
 
@@ -111,7 +122,7 @@ class WandB:
             dir=str(directory),
             mode=os.environ.get("WANDB_MODE", "offline"),
             reinit="create_new",
-            resume="allow",  # or the next segment of a trial would replace the ones before
+            resume="allow",  # or a trial that is continued would replace what was there
             settings=wandb.Settings(silent=True, console="off"),
         )
         # Campaigns may have the same name.
@@ -125,10 +136,12 @@ class WandB:
     def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
         handle.log({"epoch": epoch, **values})
 
-    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         handle.config.update(dict(parameters))
         if best is not None:
             handle.summary["best_val_error"] = best
+
+    def close(self, handle: Any) -> None:
         handle.finish()
 
 
@@ -155,9 +168,13 @@ class Trackers:
     def __init__(self, names: Sequence[str] = (), directory: Path = Path(), name: str = "") -> None:
         self._todo = SimpleQueue[Callable[[], None] | None]()
         self._trackers: dict[str, _Tracker] = {}
-        self._handles: dict[tuple[str, str], Any] = {}
+        self._handles: dict[str, dict[str, Any]] = {}  # by run, and by tracker
+        self._idle: dict[str, None] = {}
         self._told: dict[str, int] = {}
-        self._logged: dict[str, set[tuple[int, str]]] = {}
+        self._logged = defaultdict[str, set[tuple[int, str]]](set)
+        self._directory, self._known = directory, directory / "trackers.jsonl"
+        earlier = len([*directory.glob(f"{FOLDER}.*")]) if names else 0
+        self._prefix = {"member": f"{FOLDER}-{earlier + 1}-"} if earlier else {}
         self._thread = threading.Thread(target=self._serve, daemon=True, name="trackers")
         self._begin = partial(self._each, names, partial(self._start, directory, name))
         if names:
@@ -166,7 +183,7 @@ class Trackers:
     def running(self, segments: Iterable[Running]) -> None:
         """Log the last epoch of running segments (jobs of training), if it is known."""
         for one in segments if self._thread.is_alive() else ():
-            run = f"{one.kind}-{one.number}"
+            run = self._run(one)
             # Once: this is called twice a second, and the queue of a slow tracker would grow.
             if one.last_epoch is not None and self._told.get(run) != one.last_epoch.number:
                 number, loss, error, _ = one.last_epoch
@@ -177,7 +194,7 @@ class Trackers:
     def record(self, results: Iterable[SegmentResult]) -> None:
         """Log the other epochs of segments that have ended, and what they were."""
         for result in results if self._thread.is_alive() else ():
-            run = f"{result.kind}-{result.number}"
+            run = self._run(result)
             for epoch, train, loss, error in result.history:
                 values = {"train_loss": train, "val_loss": loss, "val_error": error}
                 self._todo.put(partial(self._log, run, int(epoch), values))
@@ -192,39 +209,67 @@ class Trackers:
             if self._thread.is_alive():
                 tell(_logger, "trackers lack the last %d values and ends", self._todo.qsize())
 
+    def _run(self, segment: Segment | Running) -> str:
+        # An ensemble of more trials has other members than the one that was set aside.
+        return f"{self._prefix.get(segment.kind, '')}{segment.kind}-{segment.number}"
+
     def _serve(self) -> None:
         task = self._todo.get()
         if task is not None:  # a run that fails before its first epoch leaves no files
+            self._recall()
             self._begin()
         while task is not None:
             task()
             task = self._todo.get()
-        for name, run in [*self._handles]:
-            with suppress(Exception):
-                self._trackers[name].close(self._handles[name, run], {}, None)
+        for run in [*self._handles]:
+            self._close(run)
+        if "wandb" in self._trackers and os.environ.get("WANDB_MODE", "offline") == "offline":
+            there = shlex.quote(str(self._directory))
+            tell(_logger, "curves for Weights & Biases: cd %s && wandb sync", there)
 
     def _start(self, directory: Path, campaign: str, name: str) -> None:
         self._trackers[name] = _KNOWN[name](directory, campaign)
 
     def _log(self, run: str, epoch: int, values: Mapping[str, float]) -> None:
-        logged = self._logged.setdefault(run, set())
+        logged = self._logged[run]
         # A running segment tells no validation loss; its result adds that.
         new = {name: value for name, value in values.items() if (epoch, name) not in logged}
         logged.update((epoch, name) for name in new)
+        self._idle.pop(run, None)
         if new:
             self._each([*self._trackers], lambda name: self._log_to(name, run, epoch, new))
+            with suppress(OSError), self._known.open("a", encoding="utf-8") as file:
+                file.write(f"\n{json.dumps([run, epoch, *new])}")  # apart from half a line
+
+    def _recall(self) -> None:
+        """Read what earlier drivers told: segments that they left repeat some of their epochs."""
+        with suppress(OSError), self._known.open(encoding="utf-8") as lines:
+            for line in lines:
+                with suppress(ValueError):  # an empty line, or half a one
+                    run, epoch, *names = json.loads(line)
+                    self._logged[run].update((epoch, name) for name in names)
 
     def _log_to(self, name: str, run: str, epoch: int, values: Mapping[str, float]) -> None:
-        if (name, run) not in self._handles:
-            self._handles[name, run] = self._trackers[name].open(run)
-        self._trackers[name].log(self._handles[name, run], epoch, values)
+        handles = self._handles.setdefault(run, {})
+        if name not in handles:
+            handles[name] = self._trackers[name].open(run)
+        self._trackers[name].log(handles[name], epoch, values)
 
     def _end(self, run: str, parameters: Mapping[str, Any], best: float | None) -> None:
-        def end(name: str) -> None:
-            if (name, run) in self._handles:
-                self._trackers[name].close(self._handles.pop((name, run)), parameters, best)
+        self._of_run(run, lambda tracker, handle: tracker.describe(handle, parameters, best))
+        self._idle[run] = None
+        if len(self._idle) > 16:  # not at once: to continue one, W&B takes 0.2 s and a folder
+            self._close(next(iter(self._idle)))
 
-        self._each([*self._trackers], end)
+    def _close(self, run: str) -> None:
+        self._of_run(run, lambda tracker, handle: tracker.close(handle))
+        self._handles.pop(run, None)
+        self._idle.pop(run, None)
+
+    def _of_run(self, run: str, action: Callable[[_Tracker, Any], None]) -> None:
+        handles = self._handles.get(run, {})
+        known = [name for name in self._trackers if name in handles]
+        self._each(known, lambda name: action(self._trackers[name], handles[name]))
 
     def _each(self, names: Sequence[str], action: Callable[[str], None]) -> None:
         for name in names:

@@ -11,6 +11,7 @@ from hydragnn_flow.campaign.trackers import Trackers
 from hydragnn_flow.log import LastEpoch, Running
 
 HISTORY = [[1.0, 0.9, 0.95, 0.8], [2.0, 0.5, 0.55, 0.4], [3.0, 0.3, 0.35, 0.2]]
+VALUES = ("train_loss", "val_loss", "val_error")
 PARAMETERS = {"Architecture.hidden_dim": 32, "Training.precision": "bf16"}
 
 
@@ -73,11 +74,88 @@ def test_campaigns_of_one_name_have_runs_of_their_own(monkeypatch, tmp_path):
     assert {run.data.params["hidden_dim"] for run in runs} == {"32", "64"}
 
 
-def test_weights_and_biases_are_offline_by_default(tracked):
+def test_weights_and_biases_are_offline_by_default_and_say_how_to_send(tracked, caplog):
     pytest.importorskip("wandb")
-    files = [*(tracked("wandb") / "wandb").glob("offline-run-*/run-*.wandb")]
-    assert files and all("mine-trial-7" in file.name for file in files)
-    assert any(b"val_error" in file.read_bytes() for file in files)
+    caplog.set_level("INFO", "hydragnn_flow")
+    directory = tracked("wandb")
+    [file] = (directory / "wandb").glob("offline-run-*/run-*.wandb")  # one for both segments
+    assert "mine-trial-7" in file.name
+    assert b"val_error" in file.read_bytes()
+    [told] = caplog.messages
+    assert f"cd {directory} && wandb sync" in told
+
+
+class Notes:
+    """Tracker that remembers what it was told, and which runs were opened and closed."""
+
+    opened, told, described, ended = [], [], [], []
+
+    def __init__(self, directory, name):
+        pass
+
+    def open(self, run):
+        self.opened.append(run)
+        return run
+
+    def log(self, handle, epoch, values):
+        self.told += [(handle, epoch, name) for name in values]
+
+    def describe(self, handle, parameters, best):
+        self.described.append(handle)
+
+    def close(self, handle):
+        self.ended.append(handle)
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    for name in ("opened", "told", "described", "ended"):
+        monkeypatch.setattr(Notes, name, [])
+    monkeypatch.setitem(trackers._KNOWN, "tensorboard", Notes)
+    return Notes
+
+
+def told_while_it_runs(some, kind, number, epochs):
+    for epoch in epochs:
+        some.running([Running(kind, number, 3, LastEpoch(epoch, 0.5, 0.4, time.time()))])
+
+
+def test_epochs_that_a_new_driver_repeats_are_told_once(notes, tmp_path):
+    first = Trackers(["tensorboard"], tmp_path, "mine")
+    told_while_it_runs(first, "trial", 7, (1, 2))
+    first.close()
+    with (tmp_path / "trackers.jsonl").open("a") as file:
+        file.write('\n["trial-7", 3, "train_')  # a driver was killed here
+    second = Trackers(["tensorboard"], tmp_path, "mine")
+    told_while_it_runs(second, "trial", 7, (1, 2, 3))
+    second.record([segment(7, HISTORY)])
+    second.close()
+    every = [("trial-7", epoch, name) for epoch in (1, 2, 3) for name in VALUES]
+    assert sorted(notes.told) == sorted(every)
+
+
+def test_a_second_ensemble_has_runs_of_its_own(notes, tmp_path):
+    for _ in range(2):
+        some = Trackers(["tensorboard"], tmp_path, "mine")
+        told_while_it_runs(some, "member", 0, (1,))
+        told_while_it_runs(some, "trial", 3, (1,))
+        some.close()
+        (tmp_path / "ensemble.1").mkdir(exist_ok=True)  # set aside, for more trials
+    assert notes.opened == ["member-0", "trial-3", "ensemble-2-member-0"]
+
+
+def test_a_run_is_opened_once_for_many_segments_and_few_stay_open(notes, tmp_path):
+    some = Trackers(["tensorboard"], tmp_path, "mine")
+    for epoch, line in enumerate(HISTORY, start=1):
+        told_while_it_runs(some, "trial", 7, (epoch,))
+        some.record([segment(7, [line])])
+    some.record([segment(number, HISTORY) for number in range(10, 50)])
+    while len(notes.ended) < 25:  # those of before stay open
+        time.sleep(0.01)
+    assert notes.opened.count("trial-7") == 1
+    assert notes.described.count("trial-7") == 3
+    some.close()
+    assert len(notes.ended) == 41 == len({*notes.ended})
 
 
 def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(
@@ -95,7 +173,7 @@ def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(
         def log(self, handle, epoch, values):
             logged.append((epoch, *values))
 
-        def close(self, handle, parameters, best):
+        def close(self, handle):
             pass
 
     caplog.set_level("INFO", "hydragnn_flow")
