@@ -16,6 +16,7 @@ from ase.io import read
 from hydragnn_flow import InputError, fit
 from hydragnn_flow.campaign.setup import fitting
 from hydragnn_flow.data.looking import look
+from hydragnn_flow.data.sources.ase_files import each_structure
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "fit.ipynb"
 
@@ -74,6 +75,26 @@ def test_results_of_calculations_become_a_potential(written):
     assert config.network["Architecture"]["enable_interatomic_potential"]
     assert {"energy", "forces", "gap"} <= labels.keys()
     assert labels["energy"].unit == "eV"
+
+
+def test_the_store_gets_every_digit(written, tmp_path):
+    structures, random = crystals(), np.random.default_rng(3)
+    charges = [random.normal(size=(len(atoms), 2)) for atoms in structures]
+    for atoms in structures:
+        atoms.set_cell(atoms.cell * random.uniform(0.9, 1.1, size=(3, 3)), scale_atoms=True)
+        results = {"energy": random.normal(), "stress": random.normal(size=6)}
+        results["forces"] = random.normal(size=(len(atoms), 3)) * 1e-6
+        atoms.calc = SinglePointCalculator(atoms, **results)
+    written(structures)
+    written(structures, {"dipoles": charges}, name="other")
+    for atoms, found in zip(structures, each_structure(tmp_path / "mine.extxyz"), strict=True):
+        assert np.array_equal(found.atoms.numbers, atoms.numbers)
+        assert np.array_equal(found.atoms.positions, atoms.positions)
+        assert np.array_equal(found.atoms.cell, atoms.cell)
+        for name, value in atoms.calc.results.items():
+            assert np.array_equal(found.values[name], value), name
+    for mine, found in zip(charges, each_structure(tmp_path / "other.extxyz"), strict=True):
+        assert np.array_equal(found.values["dipoles"], mine)
 
 
 def test_structures_of_pymatgen_are_converted(written):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ase.io
 import numpy as np
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io.extxyz import output_column_format
 
 from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.campaign.setup.start import load_config, run_campaign
@@ -27,8 +25,7 @@ from hydragnn_flow.files import write_text
 from hydragnn_flow.plain_files import read_yaml
 from hydragnn_flow.run_directory import CONFIG
 
-_Results: Any = SinglePointCalculator  # ASE has no types
-_RESULTS = ("energy", "forces", "stress")
+_header: Any = output_column_format  # ASE has no types
 _TAKEN = {"species", "pos", "positions", "numbers", "lattice", "pbc", "properties"}
 """Names, in small letters, that extended XYZ has for other things than labels."""
 
@@ -87,17 +84,12 @@ def fit(
     """
     directory = Path(directory)
     file = directory.with_name(f"{directory.name}.extxyz")
-    labelled = _labelled(check_structures(structures), targets)
-    written = io.StringIO()
-    try:
-        ase.io.write(written, labelled, format="extxyz")
-    except ValueError as error:
-        raise InputError(f"targets: cannot be written ({error}); correct their shapes") from None
+    text = "".join(_labelled(check_structures(structures), targets))
     begun = directory.exists() and file.exists()
-    if begun and file.read_text(encoding="utf-8") != written.getvalue():
+    if begun and file.read_text(encoding="utf-8") != text:
         raise InputError(f"{file}: holds other structures or labels; name another directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, written.getvalue())
+    write_text(file, text)
     finding = _with_units(look(file), units or {})
     site = site or load_site("local")
     if begun and (directory / CONFIG).exists():  # maybe on another machine, by which defaults go
@@ -123,8 +115,8 @@ def _names(targets: Targets | None) -> Sequence[str]:
     return [targets] if isinstance(targets, str) else [*(targets or ())]
 
 
-def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atoms]:
-    """Return copies of structures that have their targets and no other labels."""
+def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]:
+    """Return extended XYZ of structures with their targets and no other labels."""
     names = _names(targets)
     for name in names:
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
@@ -153,7 +145,10 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[Atom
         {k: v for k, v in row.items() if (k in names if targets is not None else _is_label(k, v))}
         for row in rows
     ]
-    return [*map(_with_labels, structures, chosen, levels)]
+    try:
+        return [*map(_with_labels, structures, chosen, levels)]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"targets: cannot be written ({error}); correct their shapes") from None
 
 
 def _plain(value: Any) -> Any:
@@ -172,19 +167,22 @@ def _is_label(name: Any, value: Any) -> bool:
     return is_free and not (isinstance(value, str) and "\n" in value)
 
 
-def _with_labels(atoms: Atoms, values: Mapping[str, Any], levels: Mapping[str, Level]) -> Atoms:
-    there = {name: value for name, value in values.items() if not is_missing(value)}
+def _with_labels(atoms: Atoms, values: Mapping[str, Any], levels: Mapping[str, Level]) -> str:
     bare: Any = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
-    results = {name: there.pop(name) for name in _RESULTS if name in there}
-    for name, value in there.items():
-        if levels.get(name) == "node":
+    for name, value in values.items():
+        if is_missing(value):
+            continue
+        if levels.get(name) == "node" or name == "forces":
             bare.set_array(name, np.asarray(value))
         else:
             bare.info[name] = np.asarray(value) if np.ndim(value) else value
-    if results:
-        bare.calc = _Results(bare, **results)
-    labelled: Atoms = bare
-    return labelled
+    columns = {"symbols": np.array(bare.get_chemical_symbols()), **bare.arrays}
+    del columns["numbers"]
+    header, _, _, line = _header(bare, [*columns], columns)
+    flat = (column for some in columns.values() for column in np.atleast_2d(some.T))
+    rows = zip(*flat, strict=True)
+    line = line.replace("%16.8f", "%.17g")  # what ASE writes is rounded
+    return f"{len(bare)}\n{header}\n{''.join(line % row for row in rows)}"
 
 
 def _with_units(finding: Finding, units: Mapping[str, str]) -> Finding:
