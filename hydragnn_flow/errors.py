@@ -36,5 +36,10 @@ class JobLost(RuntimeError):
     """Error: a job ended because its node, batch job or disk failed, not by a fault of its own."""
 
 
+def lacking(package: str, extra: str) -> str:
+    """Return a sentence: a package is not installed, and the extra of this one that brings it."""
+    return f"{package} is not installed; give `pip install 'hydragnn_flow[{extra}]'`"
+
+
 class UncertaintyExceeded(RuntimeError):
     """Error: a molecular dynamics run stops, as the ensemble is too uncertain of a structure."""

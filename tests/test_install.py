@@ -21,6 +21,7 @@ else:
     import tomli as tomllib  # comes with mypy
 
 REPOSITORY = Path(__file__).parents[1]
+EXTRAS = ("dashboard", "e3nn", "hdf5", "hub", "mesh", "trackers")
 SUITES = REPOSITORY / "hydragnn_flow" / "testing"
 
 
@@ -39,7 +40,7 @@ def test_every_package_that_is_imported_is_declared():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"]]
-    needed += [line for name in ("hdf5", "hub", "mesh", "trackers") for line in extras[name]]
+    needed += [line for name in EXTRAS for line in extras[name]]
     always, of_suites = (
         {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
         for lines in (needed, extras["testing"])
@@ -127,3 +128,43 @@ def test_an_installed_package_is_whole_and_works(tmp_path):
 
     with bound_to({min(os.sched_getaffinity(0))}):  # of one core it makes one GCD
         assert "local is as it should be" in installed("hydragnn-flow", "site", "check", "local")
+
+
+FIT = """
+from ase.build import bulk
+
+from hydragnn_flow import fit
+
+structures = [bulk("Cu", cubic=True) for _ in range(44)]
+for number, atoms in enumerate(structures):
+    atoms.rattle(0.05, seed=number)
+gaps = [number % 7 + 0.5 for number in range(44)]
+if __name__ == "__main__":
+    ensemble = fit(structures, {"gap": gaps}, "fitted", trials=2, members=2, epochs=2)
+    print(len(ensemble.predict(structures).graphs))
+"""
+
+
+@pytest.mark.slow
+def test_the_lowest_versions_of_dependencies_fit_an_ensemble(tmp_path):
+    """Without extras; torch alone, hundreds of megabytes, is that of the tests."""
+    fresh = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
+    (tmp_path / "excluded").write_text("torch\n")
+    lowest = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-config"]
+    lowest += ["--python", fresh / "bin" / "python", "--resolution", "lowest-direct"]
+    lowest += ["--excludes", tmp_path / "excluded", REPOSITORY]
+    subprocess.run(lowest, check=True)
+    [packages] = fresh.glob("lib/python*/site-packages")
+    hidden = "import sys; sys.modules.update(e3nn=None, optuna_dashboard=None)"
+    (packages / "torch.pth").write_text(f"{sysconfig.get_path('purelib')}\n{hidden}\n")
+    (tmp_path / "some.py").write_text(FIT)
+    told = run(fresh / "bin", tmp_path, "hydragnn-flow", "--version")
+    versions = dict(line.split() for line in told.splitlines())
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for line in project["dependencies"]:
+        name, _, bound = re.split(r"[<,]", line)[0].partition(">=")
+        if name in versions and name != "torch":
+            assert f"{versions[name]}.0.0".startswith(f"{bound}."), name
+    assert run(fresh / "bin", tmp_path, "python", "some.py").split()[-1] == "44"
+    assert (tmp_path / "fitted" / "report.html").exists()

@@ -27,7 +27,7 @@ from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
 from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, RESOURCES, check_search
 from hydragnn_flow.config.sources import TargetConfig
 from hydragnn_flow.config.units import is_slope
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, lacking
 from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
 
 _BRANCH = {"type", "architecture"}
@@ -214,9 +214,7 @@ class RunConfig(CampaignConfig):
     def _are_installed(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
         for name in trackers:
             if find_spec(name) is None:
-                raise ValueError(
-                    f"{name} is not installed; give `pip install 'hydragnn_flow[trackers]'`"
-                )
+                raise ValueError(lacking(name, "trackers"))
         return trackers
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, lacking
 
 PREFIX = "hf://"
 """Beginning of the name of an ensemble on the hub: ``hf://OWNER/NAME`` or ``…@REVISION``."""
@@ -76,9 +76,7 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise InputError(
-            "huggingface_hub is not installed; give `pip install 'hydragnn_flow[hub]'`"
-        ) from error
+        raise InputError(lacking("huggingface_hub", "hub")) from error
     return huggingface_hub
 
 

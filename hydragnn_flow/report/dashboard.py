@@ -12,10 +12,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna_dashboard import wsgi
 
 from hydragnn_flow.config.origins import JOURNAL
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, lacking
 from hydragnn_flow.report.trials_frame import read_study
 
 if TYPE_CHECKING:
@@ -42,8 +41,12 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     Raises
     ------
     InputError
-        If the search has not begun, or the port cannot be used.
+        If the search has not begun, the port cannot be used, or optuna-dashboard is not installed.
     """
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError:
+        raise InputError(lacking("optuna-dashboard", "dashboard")) from None
     read_study(run_directory)  # says what is wrong with the journal
     app = _reading_only(wsgi(JournalStorage(_Following(str(run_directory / JOURNAL)))))
     try:

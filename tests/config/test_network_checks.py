@@ -6,6 +6,7 @@ import pytest
 
 from hydragnn_flow.config import load_config, load_network
 from hydragnn_flow.config.network import Architecture, GraphHead, HydraNetwork, NodeHead
+from hydragnn_flow.config.network import architecture as checks
 from hydragnn_flow.config.network.architecture import OutputHeads
 from hydragnn_flow.errors import InputError
 
@@ -53,6 +54,19 @@ def test_equivariant_attention_may_be_in_one_chunk(chunk, network):
     read = load_network(values)
     assert read.Architecture.equivariant_attn_chunk_size == chunk
     assert HydraNetwork.model_validate_json(read.model_dump_json()) == read
+
+
+def test_types_that_couple_features_need_an_extra_and_those_of_first_runs_do_not(
+    network, configs, monkeypatch
+):
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    load_config(configs / "quickstart.yaml")
+    for kind in ("PAINN", "SchNet", "EGNN"):  # of `init`
+        load_network(architecture(network, mpnn_type=kind))
+    attention = {"mpnn_type": "PAINN", "global_attn_engine": "EquivariantTransformer"}
+    for given in ({"mpnn_type": "MACE"}, {"mpnn_type": "DimeNet"}, attention):
+        with pytest.raises(InputError, match=r"e3nn is not installed.*hydragnn_flow\[e3nn\]"):
+            load_network(architecture(network, **given))
 
 
 def test_each_engine_reads_keys_of_its_own(network):

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -61,6 +62,12 @@ def test_mistakes_are_told_in_a_sentence(command, finished, tmp_path):
         assert "has no trials yet" in command(name, tmp_path, code=2)
     (tmp_path / "study.journal").touch()
     assert "has no trials yet" in command("trials", tmp_path, code=2)
+
+
+def test_the_dashboard_is_an_extra(command, finished, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
+    said = command("dashboard", finished.directory, code=2)
+    assert "pip install 'hydragnn_flow[dashboard]'" in said
 
 
 def get(url):
