@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import threading
 import time
 import zlib
@@ -172,7 +171,7 @@ class Trackers:
         self._idle: dict[str, None] = {}
         self._told: dict[str, int] = {}
         self._logged = defaultdict[str, set[tuple[int, str]]](set)
-        self._directory, self._known = directory, directory / "trackers.jsonl"
+        self._known = directory / "trackers.jsonl"
         earlier = len([*directory.glob(f"{FOLDER}.*")]) if names else 0
         self._prefix = {"member": f"{FOLDER}-{earlier + 1}-"} if earlier else {}
         self._thread = threading.Thread(target=self._serve, daemon=True, name="trackers")
@@ -224,8 +223,8 @@ class Trackers:
         for run in [*self._handles]:
             self._close(run)
         if "wandb" in self._trackers and os.environ.get("WANDB_MODE", "offline") == "offline":
-            there = shlex.quote(str(self._directory))
-            tell(_logger, "curves for Weights & Biases: cd %s && wandb sync", there)
+            told = "to send the curves to Weights & Biases: cd %s && wandb sync"
+            tell(_logger, told, self._known.parent)
 
     def _start(self, directory: Path, campaign: str, name: str) -> None:
         self._trackers[name] = _KNOWN[name](directory, campaign)

@@ -159,22 +159,13 @@ def test_a_run_is_opened_once_for_many_segments_and_few_stay_open(notes, tmp_pat
 
 
 def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(
-    monkeypatch, tmp_path, caplog
+    monkeypatch, tmp_path, caplog, notes
 ):
-    went_on, logged = threading.Event(), []
+    went_on = threading.Event()
 
-    class Slow:
+    class Slow(Notes):
         def __init__(self, directory, name):
             went_on.wait(60)
-
-        def open(self, run):
-            return run
-
-        def log(self, handle, epoch, values):
-            logged.append((epoch, *values))
-
-        def close(self, handle):
-            pass
 
     caplog.set_level("INFO", "hydragnn_flow")
     monkeypatch.setitem(trackers._KNOWN, "tensorboard", Slow)
@@ -187,7 +178,8 @@ def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(
     assert "trackers lack the last" in caplog.text
     went_on.set()
     some._thread.join(60)
-    assert logged == [(1, "train_loss", "val_error"), (2, "train_loss", "val_error")]
+    names = ("train_loss", "val_error")
+    assert notes.told == [("trial-7", epoch, name) for epoch in (1, 2) for name in names]
 
 
 def test_a_campaign_that_ends_before_its_first_epoch_leaves_no_files(tmp_path, monkeypatch):
@@ -198,10 +190,7 @@ def test_a_campaign_that_ends_before_its_first_epoch_leaves_no_files(tmp_path, m
 
 
 def test_a_tracker_that_fails_is_told_once_and_gets_nothing_more(monkeypatch, tmp_path, caplog):
-    class Broken:
-        def __init__(self, directory, name):
-            pass
-
+    class Broken(Notes):
         def open(self, run):
             raise OSError("no space left")
 
