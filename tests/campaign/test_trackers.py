@@ -80,7 +80,10 @@ def test_weights_and_biases_are_offline_by_default_and_say_how_to_send(tracked, 
     directory = tracked("wandb")
     [file] = (directory / "wandb").glob("offline-run-*/run-*.wandb")  # one for both segments
     assert "mine-trial-7" in file.name
-    assert b"val_error" in file.read_bytes()
+    ends = time.monotonic() + 60
+    while b"val_error" not in file.read_bytes():  # its process writes until this one ends
+        assert time.monotonic() < ends
+        time.sleep(0.05)
     [told] = caplog.messages
     assert f"cd {directory} && wandb sync" in told
 
