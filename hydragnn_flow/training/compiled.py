@@ -82,15 +82,14 @@ def compiled(compute: Compute, cache: Path) -> Compute:
     # Without an environment of shapes, though all are constant, inductor does not ask its cache.
     fake = FakeTensorMode(shape_env=ShapeEnv())
     inputs: list[Any] = [fake.from_tensor(tensor, static_shapes=True) for tensor in tensors]
-    # Kernels of several threads would add in any order.
-    options = {"compile_threads": 1, "cpp.threads": 1}
     with (
         finished(cache / _processor() / _name(graph, tensors)) as folder,
         temporary_cache_dir(str(folder)),
         torch.no_grad(),
         tracing_of_torch(TracingContext(fake)),
     ):
-        kernels = compile_graph(graph, inputs, options=options)
+        # Kernels of several threads would add in any order.
+        kernels = compile_graph(graph, inputs, options={"compile_threads": 1, "cpp.threads": 1})
 
     def run() -> list[Tensor]:
         with torch.no_grad():

@@ -383,17 +383,15 @@ class RecordedSteps:
             seconds.append(time.thread_time() - began)
             return [each.clone() for each in sums]
 
-        ordinary, recorded = self.seconds
-
         try:
-            expected = found(lambda: self._add(moved(filled.own, self._device)), ordinary)
+            expected = found(lambda: self._add(moved(filled.own, self._device)), self.seconds[0])
             if place.replay is None:
                 compute: Compute = partial(self._gradient_of, place.batch)
                 if self._cache is not None:
                     compute = self._compiled(compute, self._cache)
                 compute()
                 place.replay = self._recorder.record(lambda: self._add_up(compute()))
-            same = found(place.replay, recorded)
+            same = found(place.replay, self.seconds[1])
         finally:
             torch._foreach_copy_(sums, before)
         return max(map(_difference, same, expected))

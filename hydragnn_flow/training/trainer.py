@@ -607,8 +607,7 @@ class Trainer:
                     self.recorded.prepare(filled)
         ordinary, compiled = map(sum, self.recorded.seconds)
         if self.settings.compile == "auto" and compiled > ordinary:
-            times = compiled / ordinary
-            self.recorded.refuse(f"compiled, they take {times:.1f} times as long as ordinary ones")
+            self.recorded.refuse(f"compiled, they take {compiled / ordinary:.1f} times as long")
         monitor.evaluated(0.0)  # the time of the first step begins now
 
     def _recorder_for(self, model: nn.Module) -> Recorder | None:
