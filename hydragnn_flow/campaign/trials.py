@@ -164,7 +164,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search, context.parameters)
+        remade = rebuild_study(context.directory, config.search, context.foreseen)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -176,7 +176,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.parameters,
+            context.foreseen,
         )
         self._ready: list[SegmentTask] = []
         site = context.site

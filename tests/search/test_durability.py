@@ -406,10 +406,10 @@ def test_earlier_trials_teach_no_broken_rule_and_no_network_that_is_too_large(tm
     changes = {"where": ("hidden_dim <= 40",), "constraints": {"parameters": 600.0}}
     config = CONFIG.model_copy(update={"warm_start": (tmp_path / "first",), **changes})
 
-    def parameters(values):
-        return values[WIDTH] ** 2
+    def foreseen(values):
+        return {"parameters": values[WIDTH] ** 2}
 
-    with Search(tmp_path / "second", config, 18, 1, parameters=parameters) as second:
+    with Search(tmp_path / "second", config, 18, 1, foreseen=foreseen) as second:
         trials = second._study.get_trials()
         found = [second.ask().parameters[WIDTH] ** 2 for _ in range(12)]
     widths = [trial.params[WIDTH] for trial in trials]
