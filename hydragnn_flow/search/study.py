@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,8 @@ def add_earlier(
     Only trials whose parameters lie in the space of this search and meet its rules are added. Their
     numbers come before those of the study's own trials, and the limits of this search apply to
     them. Each has the attribute `ORIGIN`, and none becomes a member. At the end the attribute
-    `BEGUN` is set. ``foreseen`` has the number of parameters of the network with a trial's values.
+    `BEGUN` is set. ``foreseen`` has the number of parameters of the network with a trial's values;
+    trials with impossible networks are left out.
 
     Raises
     ------
@@ -82,6 +84,8 @@ def add_earlier(
             excess = _excess(trial, earlier, name, config)
             if foreseen is not None and PARAMETERS in config.constraints:
                 count = foreseen(trial.params)[PARAMETERS]
+                if not math.isfinite(count):
+                    continue  # its network is impossible with the data of this search
                 excess[PARAMETERS] = count - config.constraints[PARAMETERS]
             study.add_trial(
                 optuna.trial.create_trial(
