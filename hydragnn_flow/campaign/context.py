@@ -302,8 +302,8 @@ class Context:
         The keys are those of `search.constraints` without `joules`. The number of parameters is
         exact. Memory [GiB] is that expected without the process. GCD-seconds are those expected
         once the cost model has measured enough for an interval within a factor of three; before,
-        the low end of the interval, as guessed rates may be off by several times. All are infinite
-        if the network is impossible.
+        the low end of the interval, as guessed rates may be off by several times. With
+        `EarlyStopping` they are those of one epoch. All are infinite if the network is impossible.
 
         Parameters
         ----------
@@ -318,11 +318,10 @@ class Context:
             if PARAMETERS in limits:
                 found[PARAMETERS] = self.estimator.parameters(network)
             if limits.keys() & {"seconds", "gcd_hours", "peak_memory_gib"}:
+                epochs = 1 if network.Training.EarlyStopping else config.num_epoch
                 batches = config.batches(values)
-                _, cost = self.estimator.divide(network, config.num_epoch, width, (), batches)
+                _, cost = self.estimator.divide(network, epochs, width, (), batches)
                 seconds = cost.seconds if cost.high < 3 * cost.low else cost.low
-                if network.Training.EarlyStopping:
-                    seconds = 0.0  # it may end at any epoch
                 found |= {"seconds": seconds, "gcd_hours": seconds / 3600}
                 found |= {"peak_memory_gib": cost.network_gib}
         except InputError:

@@ -150,8 +150,6 @@ def test_no_trial_is_asked_for_beyond_a_limit_of_time_or_memory(campaign, name, 
 
 
 def test_what_trials_take_is_learnt_for_later_ones(campaign):
-    """Guessed rates exclude none of them; a second for each step does."""
-
     def machine(spec):
         steps = 6 * -(-36 // spec.network.Training.batch_size)
         times = {"seconds": float(steps), "step_seconds": 1.0, "steps": steps}

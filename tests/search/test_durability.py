@@ -407,8 +407,7 @@ def test_earlier_trials_teach_no_broken_rule_and_no_network_that_is_too_large(tm
     config = CONFIG.model_copy(update={"warm_start": (tmp_path / "first",), **changes})
 
     def foreseen(values):
-        impossible = values[WIDTH] % 2
-        return {"parameters": float("inf") if impossible else values[WIDTH] ** 2}
+        return {"parameters": float("inf") if values[WIDTH] % 2 else values[WIDTH] ** 2}
 
     with Search(tmp_path / "second", config, 18, 1, foreseen=foreseen) as second:
         trials = second._study.get_trials()
