@@ -131,9 +131,7 @@ class _Search(Search):
 def _check_parameters(context: Context, draws: int = 200) -> None:
     """Refuse a limit of ``parameters`` that no network drawn from the space keeps."""
     search = context.config.search
-    most = search.constraints.get(PARAMETERS)
-    if most is None:
-        return
+    most = search.constraints.get(PARAMETERS, math.inf)
     for i, given in enumerate(({}, *search.enqueue)):
         least = math.inf
         for values in islice(satisfying(search.space, search.rules, given), draws):
@@ -164,7 +162,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search, context.parameters)
+        remade = rebuild_study(context.directory, config.search, context.foreseen)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -176,7 +174,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.parameters,
+            context.foreseen,
         )
         self._ready: list[SegmentTask] = []
         site = context.site

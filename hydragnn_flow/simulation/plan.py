@@ -65,7 +65,7 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
         Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = sampler_of(context.config.search, seed, "random", parameters=context.parameters)
+    sampler = sampler_of(context.config.search, seed, "random", foreseen=context.foreseen)
     study = optuna.create_study(sampler=sampler)
     found = []
     for number in range(count):
