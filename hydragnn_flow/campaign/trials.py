@@ -131,7 +131,8 @@ class _Search(Search):
 def _check_parameters(context: Context, draws: int = 200) -> None:
     """Refuse a limit of ``parameters`` that no network drawn from the space keeps."""
     search = context.config.search
-    most = search.constraints.get(PARAMETERS, math.inf)
+    if (most := search.constraints.get(PARAMETERS)) is None:
+        return
     for i, given in enumerate(({}, *search.enqueue)):
         least = math.inf
         for values in islice(satisfying(search.space, search.rules, given), draws):
