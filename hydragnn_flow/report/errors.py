@@ -21,6 +21,7 @@ Summary = Mapping[str, Any]
 Estimate = Mapping[str, float | None]
 _OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_error"]
 _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
+_MORE = "errs more than"
 
 
 _MEANINGS = {
@@ -44,25 +45,43 @@ _MEANINGS = {
 def answers(summary: Summary) -> list[str]:
     """Return a sentence for each target: how good its ensemble is, and how sure.
 
-    They are of the test split: the mean absolute error, its change from the best single network,
+    They are of the test split: the mean absolute error beside the standard deviation of the labels,
+    whether it differs from the best single network's, as far as the interval of the change tells,
     and the part of the true values that the intervals hold.
     """
     single, sentences = str(summary["best_member"]), []
     for name, target in summary["errors"].items():
-        change = target["change"][single]["value"]
-        beside = ""
-        if change is not None:
-            percents = round(100 * abs(change))
-            words = f"{percents} % {'less' if change < 0 else 'more'} than" if percents else "as"
-            beside = f", {words} the best single network"
-        tested = summary["test"][target["target"]]
-        held = f"; {_held(tested)} of {summary['coverage'] * 100:g} % intervals hold"
-        sentences.append(
+        spread = target.get("spread")  # earlier ensembles have none
+        labels = f", whose labels have a standard deviation of {number(spread)}" if spread else ""
+        told = [
             f"{name}: mean absolute error {with_interval(target['mae'][ENSEMBLE])} "
             f"{target['unit']}".rstrip()
-            + f" on {target['structures']:,} structures{beside}{held if _held(tested) else ''}"
-        )
+            + f" on {target['structures']:,} structures{labels}"
+        ]
+        if (change := target["change"][single])["value"]:  # else it is the only member
+            best = f"{short_name(single)}, the best single network in validation"
+            told.append(f"the ensemble {_than(change)} {best}: {changed(change)} %")
+        # Of many members one errs less by chance: the headline has what is no chance.
+        if (least := _least(target)) != single and _than(target["change"][least]) == _MORE:
+            told.append(f"{_MORE} {short_name(least)}: {changed(target['change'][least])} %")
+        if held := _held(summary["test"][target["target"]]):
+            told.append(f"{held} of {summary['coverage'] * 100:g} % intervals hold")
+        sentences.append("; ".join(told))
     return sentences
+
+
+def _than(change: Estimate) -> str:
+    """Say how the ensemble's error compares with a member's, as far as the interval tells."""
+    lo, hi = change["lo"], change["hi"]
+    if lo is None or hi is None or lo <= 0 <= hi:
+        return "does not clearly differ from"
+    return "errs less than" if hi < 0 else _MORE
+
+
+def _least(target: Mapping[str, Any]) -> str:
+    """Return the key of the member with the smallest error."""
+    errors = {key: of["value"] for key, of in target["mae"].items() if key != ENSEMBLE}
+    return min(errors, key=errors.__getitem__)
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
@@ -195,15 +214,15 @@ def explained(summary: Summary) -> list[str]:
     for name, target in summary["errors"].items():
         if target["structures"] < most:
             sentences.append(f"{name}: {target['structures']:,} structures have a label")
-        errors = {key: of["value"] for key, of in target["mae"].items()}
-        key = min(errors, key=errors.__getitem__)
-        if key == ENSEMBLE or errors[key] == errors[ENSEMBLE]:
+        key = _least(target)
+        errors = [target["mae"][of]["value"] for of in (ENSEMBLE, key)]
+        if errors[0] <= errors[1]:
             continue
         more = target["change"][key]
         by = f", {changed(more)} %" if more["value"] is not None else ""
         sentences.append(
-            f"{name}: the ensemble errs more than {model_name(summary, key)}, "
-            f"{number(errors[ENSEMBLE])} against {number(errors[key])} {target['unit']}{by}"
+            f"{name}: the ensemble {_than(more)} {model_name(summary, key)}, "
+            f"{' against '.join(map(number, errors))} {target['unit']}{by}"
         )
     return sentences
 

@@ -145,11 +145,35 @@ def test_answers_say_how_good_the_ensemble_is_and_how_sure(finished):
     assert len(sentences) == len(summary["errors"])
     for sentence, (name, target) in zip(sentences, summary["errors"].items(), strict=True):
         assert sentence.startswith(f"{name}: mean absolute error ")
-        assert f"on {target['structures']:,} structures" in sentence
-        change = round(100 * target["change"][str(summary["best_member"])]["value"])
-        words = f"{abs(change)} % {'less' if change < 0 else 'more'} than" if change else "as"
-        assert f", {words} the best single network; " in sentence
+        spread = f"whose labels have a standard deviation of {cell(target['spread'])}"
+        assert f"on {target['structures']:,} structures, {spread}; " in sentence
         assert f"of {summary['coverage'] * 100:g} % intervals hold" in sentence
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "words"),
+    [
+        (-0.276, 0.058, "does not clearly differ from"),
+        (-0.276, -0.058, "errs less than"),
+        (0.01, 0.2, "errs more than"),
+        (None, None, "does not clearly differ from"),
+    ],
+)
+def test_a_difference_is_told_where_its_interval_leaves_no_doubt(finished, lo, hi, words):
+    """Of the best by validation in the headline; of one that is best by chance only below."""
+    summary = summary_of(finished)
+    forces, single = summary["errors"]["forces"], str(summary["best_member"])
+    other = next(key for key in forces["change"] if key != single)
+    forces["mae"][other]["value"] = 0.9 * min(of["value"] for of in forces["mae"].values())
+    forces["change"][single] = {"value": -0.16, "lo": lo, "hi": hi}
+    forces["change"][other] = {"value": 0.15, "lo": -0.18, "hi": 0.47}
+    headline = errors.answers(summary)[-1]
+    assert f"the ensemble {words} member {single}, the best single network in valid" in headline
+    assert f"member {other}" not in headline
+    below = errors.explained(summary)[-1]
+    assert below.startswith(f"forces: the ensemble does not clearly differ from member {other}")
+    forces["change"][other] = {"value": 0.15, "lo": 0.05, "hi": 0.47}
+    assert f"errs more than member {other}: +15.0 (+5.0 to" in errors.answers(summary)[-1]
 
 
 def test_failures_of_like_reasons_are_together():
