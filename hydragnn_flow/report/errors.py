@@ -81,7 +81,8 @@ def _than(change: Estimate) -> str:
 def _least(target: Mapping[str, Any]) -> str:
     """Return the key of the member with the smallest error."""
     errors = {key: of["value"] for key, of in target["mae"].items() if key != ENSEMBLE}
-    return min(errors, key=errors.__getitem__)
+    least: str = min(errors, key=errors.__getitem__)
+    return least
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
