@@ -95,7 +95,7 @@ def test_a_search_still_going_says_what_is_missing_and_escapes_the_text_of_users
     page = write_report(searching.directory).read_text(encoding="utf-8")
     assert page.count("<script") == 1 and "<b>note" not in page
     assert page.count("&lt;script&gt;alert(&#39;x&#39;)") == 4
-    assert "still going: 10 of 16 trials" in page and "ensemble is not finished" in page
+    assert "search is stopped: 10 of 16 trials" in page and "ensemble is not finished" in page
     assert "Accuracy on the test split" not in headings(page)
     # The best is that of a trial within the limits, and is named by the objective.
     assert "<dt>best val.forces of a complete trial</dt><dd>1.00e-07</dd>" in page
