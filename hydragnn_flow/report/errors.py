@@ -12,6 +12,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hydragnn_flow.data.preparing import suspicious
 from hydragnn_flow.ensemble.summary import CLASS_MEASURES, ENSEMBLE, failed_sentences
 from hydragnn_flow.report.gcd_time import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
@@ -83,6 +84,16 @@ def _least(target: Mapping[str, Any]) -> str:
     errors = {key: of["value"] for key, of in target["mae"].items() if key != ENSEMBLE}
     least: str = min(errors, key=errors.__getitem__)
     return least
+
+
+def doubted(summary: Summary) -> list[str]:
+    """Return sentences on suspicious structures of the data: how many, the worst, masked labels."""
+    if not (found := summary.get("suspicious")):  # earlier ensembles say nothing of it
+        return []
+    told, n = suspicious.sentences(found), len(found["all"])
+    lacking = sum(n for of_split in summary["lacking"].values() for n in of_split.values())
+    masked = f"labels that are missing, or far off and masked: {lacking:,}" if lacking else ""
+    return [*told[:n], "; ".join(filter(None, [" ".join(told[n : n + 2]), masked]))]
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
@@ -196,8 +207,9 @@ def closing_table(summary: Summary) -> RenderableType:
     tables = [terminal(errors_frame(summary), title)]
     if (each := data_sets_frame(summary)) is not None:
         tables.append(terminal(each, "The ensemble on each data set, and intervals that hold"))
-    sentences = [*explained(summary), *failed_sentences(summary), cost_sentence(summary)]
-    return Group(*tables, *map(Text, sentences))
+    told = [*explained(summary), *failed_sentences(summary)]
+    told += [f"{one}; see Data in the report" for one in doubted(summary)]
+    return Group(*tables, *map(Text, [*told, cost_sentence(summary)]))
 
 
 def explained(summary: Summary) -> list[str]:

@@ -35,13 +35,7 @@ from hydragnn_flow.report.gcd_time import (
 from hydragnn_flow.report.progress import running_table
 from hydragnn_flow.report.tables import SIMULATED_RUN, number
 from hydragnn_flow.report.trials_frame import best_table, find_study, study_frame
-from hydragnn_flow.run_directory import (
-    COMMANDS,
-    CONFIG,
-    RunDirectory,
-    objectives_of,
-    recorded,
-)
+from hydragnn_flow.run_directory import COMMANDS, CONFIG, RunDirectory, objectives_of, recorded
 from hydragnn_flow.search.records import TrialRecord, own, record_of
 from hydragnn_flow.segment import Kind, SegmentResult, trial_kwh
 
