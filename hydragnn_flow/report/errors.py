@@ -34,7 +34,7 @@ _MEANINGS = {
     "r2": "coefficient of determination: 1 is perfect, 0 the mean of the labels",
     "crps": "continuous ranked probability score of mean and error bar: small is good",
     "spearman": "rank correlation of errors and error bars: 1 same order, 0 unrelated",
-    "coverage": "part of the labels that the intervals hold: their percentage is right",
+    "coverage": "part of the labels that the intervals hold: good if near their percentage",
     "width": "mean width of the intervals",
     "accuracy": "part of the classes that are right",
     "auc": "area under the ROC curve: 1 is perfect, 0.5 chance",
@@ -81,9 +81,8 @@ def _than(change: Estimate) -> str:
 
 def _least(target: Mapping[str, Any]) -> str:
     """Return the key of the member with the smallest error."""
-    errors = {key: of["value"] for key, of in target["mae"].items() if key != ENSEMBLE}
-    least: str = min(errors, key=errors.__getitem__)
-    return least
+    mae: Mapping[str, Estimate] = target["mae"]
+    return min((key for key in mae if key != ENSEMBLE), key=lambda key: mae[key]["value"] or 0.0)
 
 
 def doubted(summary: Summary) -> list[str]:
@@ -156,12 +155,14 @@ def members_table(summary: Summary) -> pd.DataFrame:
     """Return a table of the members of the ensemble, a row each.
 
     Its columns are trial, reason for the choice, weight, errors, graphs per step, learning rate,
-    training time [s], GCDs, and the reason why training ended early; empty columns are left out.
+    training time [s], GCDs as `trained on`, and the reason why training ended early; empty columns
+    are left out.
     """
     table = pd.DataFrame(summary["members"], dtype=object)
     table = table.reindex(columns=_OF_MEMBERS, fill_value="").fillna("")
-    table["gcds"] = [", ".join(map(str, gcds)) for gcds in table["gcds"]]
-    return table.loc[:, (table != "").any()]
+    # Numbers of devices, not of how many.
+    table["gcds"] = [", ".join(f"GCD {gcd}" for gcd in gcds) for gcds in table["gcds"]]
+    return table.loc[:, (table != "").any()].rename(columns={"gcds": "trained on"})
 
 
 def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:

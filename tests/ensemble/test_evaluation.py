@@ -209,7 +209,7 @@ def test_the_structure_that_makes_most_of_the_squared_errors_is_named(
     evaluate(ensemble, atoms, say=said.append)
     told = [line for line in said if "squared" in line]
     assert len(told) == 1 and re.match(
-        r"energy: 99\.\d% of the squ.* of structure 17; look", told[0]
+        r"energy: 99\.\d % of the squ.* of structure 17; look", told[0]
     )
     write(tmp_path / "some.extxyz", atoms)
     evaluate(ensemble, tmp_path / "some.extxyz", say=said.append)

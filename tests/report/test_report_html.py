@@ -39,6 +39,9 @@ def test_every_section_of_a_finished_run_is_there(text, finished):
     assert "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>" in text
     assert f'ensemble = Ensemble.load("{finished.directory}")' in text
     assert "<dt>left out</dt>" not in text and len(text) < 1_000_000
+    columns = ", of <code>energy</code>, <code>forces_x</code>, "
+    assert columns in text and "ends of the 80 % interval.\n</p>" in text
+    assert "; 1 is as bad as predicting the mean</dt>" in text
 
 
 def test_figures_show_sums_alone_per_atom(finished):

@@ -124,6 +124,7 @@ def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(
 def test_members_have_the_columns_that_say_something(finished):
     table = errors.members_table(summary_of(finished))
     assert "choice" not in table and list(table["reason"]) == ["", "diverged", "diverged"]
+    assert list(table["trained on"]) == ["GCD 0"] * 3 and "gcds" not in table
 
 
 def test_every_measure_has_a_name_and_its_interval():

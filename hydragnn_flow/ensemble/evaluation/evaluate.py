@@ -219,7 +219,7 @@ def _tell_doubts(
         squares = np.bincount(structure, np.square(errors).sum(axis=1), n_structures)
         few = np.flatnonzero(squares > squares.sum() / 4).tolist()
         if n_structures >= 10 and few and (part := squares[few].sum() / squares.sum()) > 0.5:
-            told = f"{name}: {part:.1%} of the squared errors, and so RMSE and R2, are those of"
+            told = f"{name}: {100 * part:.1f} % of the squared errors (RMSE, R2) are those of"
             say(f"{told} {_listed(map(where, few))}; look there first")
         deviations = errors[known] / found.std[known]
         if len(deviations) >= 10 and (usual := np.median(deviations)) > 10:
