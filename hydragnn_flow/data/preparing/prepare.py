@@ -45,6 +45,7 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
+from hydragnn_flow.data.sources.structures import Unreadable
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
@@ -147,7 +148,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 8
+_RECORDS = 9
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -439,6 +440,11 @@ def _read(
     ]
     units = preparation.directories("unit", len(groups))
     records = preparation.run("structures", "read", "unit", requests)
+    faults = Unreadable()
+    for record in records:
+        if error := record.get("unreadable"):
+            faults.add(error, record["what"])
+    faults.check()
     some = [place for place, record in enumerate(records) if record["hash"]]
     lacking = [said for record in records for said in record["unlabelled"]]
     if not some:

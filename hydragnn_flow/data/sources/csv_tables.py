@@ -18,6 +18,7 @@ from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
     StructuresSection,
+    Unreadable,
     cut,
     no_structures,
     readable,
@@ -71,21 +72,26 @@ class CsvTables(StructureSource[CsvSource]):
         return [*tables, *(path for path in named if path is not None)]
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        n = 0
+        n, faults = 0, Unreadable()
         for origin, row in rows_of(file):
             path = self._path(row, file)
             if path is not None and not path.is_file():
-                raise InputError(
+                said = (
                     f"{origin} names {path}, which is not a file; correct the path, which starts "
-                    "from the folder of the table"
+                    "from the folder of the table, or remove the row"
                 )
+                faults.add(InputError(said), path)
             n += 1
+        faults.check()
         return cut(n)
 
-    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
         for origin, row in islice(rows_of(file), start, stop):
             cell = lookup(row, self._section.structure, origin, "structure", "structure")
-            yield _found(cell, row, file)
+            found, fault = None, Unreadable()
+            with readable(origin, fault):
+                found = _found(cell, row, file, origin)
+            yield found or fault
 
     def _path(self, row: Mapping[str, str | None], file: Path) -> Path | None:
         return _path(row.get(self._section.structure), file)
@@ -130,7 +136,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
                 f"or rename it, or remove the row"
             )
         with readable(origin):
-            found = _found(cell, row, file)
+            found = _found(cell, row, file, origin)
         yield found
     if empty:
         raise no_structures(file)
@@ -203,9 +209,15 @@ def structure_file(table: Path, cell: str) -> Path:
     return next((other for other in others if other.is_file()), path)
 
 
-def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:
+def _found(cell: str, row: Mapping[str, Any], file: Path, origin: str) -> Found:
     path = _path(cell, file)
-    return Found(from_cif(cell) if path is None else from_file(path), row)
+    if path is None:
+        return Found(from_cif(cell), row)
+    try:
+        with readable(path):
+            return Found(from_file(path), row, file=path)
+    except InputError as error:
+        raise Unreadable(f"{error} with its row ({origin})", str(path)) from error
 
 
 def _path(cell: str | None, file: Path) -> Path | None:

@@ -206,8 +206,9 @@ def _naming(number: int, data_set: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        said = re.sub(r"\bdata\.source\b(?!s)", f"data.sources.{number}", str(error))
-        raise type(error)(f"{said} (data set {data_set})") from error.__cause__
+        said = re.sub(r"\bdata\.source\b(?!s)", f"data.sources.{number}", error.args[0])
+        error.args = (f"{said} (data set {data_set})",)
+        raise
 
 
 def check_alike(what: str, of_each: Mapping[str, str]) -> None:

@@ -63,6 +63,9 @@ class Found(NamedTuple):
     """Node features and edges, if nodes are more than chemical elements."""
     converted: Mapping[str, str] = {}
     """Unit by key, for forces and stresses converted from the file's unit or sign."""
+    file: Path | None = None
+    """File of this structure alone, if it is another than that of the values: one that a row of a
+    table names."""
 
 
 def name_of(values: Mapping[str, Any]) -> str | None:
@@ -119,8 +122,11 @@ class StructureSource(Generic[AnySection]):
         """
         return [(0, 1)]
 
-    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``."""
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
+        """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``.
+
+        An InputError in place of a structure means that it cannot be read, but those after it can.
+        """
         yield self.structure(file)
 
     def places(self, file: Path, start: int, stop: int) -> Iterable[int]:
@@ -190,20 +196,19 @@ class StructureSource(Generic[AnySection]):
         return files_by_role(self._section, self._folder, self.suffixes)
 
     def _chunks(self, role: Role) -> list[Chunk]:
-        files = self._inputs[role]
-        for file in files:
-            if file.stat().st_size == 0:
-                raise no_structures(file)
+        files, faults = self._inputs[role], Unreadable()
         # An error common to all structures is found in the first, before any file is counted.
         self._first(files)
-        chunks, first = [], 0
+        chunks: list[Chunk] = []
+        first = 0
         for file in files:
-            with readable(file):
+            with readable(file, faults):
                 cuts = self.ranges(file)
-            if not cuts:
-                raise no_structures(file)
-            chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
-            first += cuts[-1][1]
+                if not cuts:
+                    raise no_structures(file)
+                chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
+                first += cuts[-1][1]
+        faults.check()
         return chunks
 
     def _first(self, files: Sequence[Path], most: int = 200) -> None:
@@ -214,27 +219,37 @@ class StructureSource(Generic[AnySection]):
         InputError
             If there is none.
         """
+        faults = Unreadable()
         for file in files:
-            if any(self._read(file, 0, most, 0)):
-                self.unlabelled.clear()
-                return
-            if not self.unlabelled:
-                raise no_structures(file)
+            with readable(file, faults):
+                if any(self._read(file, 0, most, 0)):
+                    self.unlabelled.clear()
+                    return
+                if not self.unlabelled:
+                    raise no_structures(file)
+            if faults.number >= most:
+                break
+        faults.check()
         raise InputError(self.unlabelled[0])
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
-        structures = self.structures(file, start, stop)
+        structures, faults = self.structures(file, start, stop), Unreadable()
         for number, frame in enumerate(self.places(file, start, stop), first + start):
             origin = f"{file}: structure {frame}"
-            with readable(origin):
+            found = None
+            with readable(origin, faults):
                 found = next(structures, None)
+            if isinstance(found, InputError):
+                faults.add(found, origin)
+                continue
             if found is None:
-                return
+                break
             try:
                 yield self._record(found, origin, number, frame)
             except MissingLabel as error:
                 self.unlabelled.append(str(error))
                 yield None
+        faults.check()
 
     def _record(self, found: Found, origin: str, index: int, frame: int) -> Record:
         name = name_of(found.values)
@@ -273,7 +288,10 @@ class StructureSource(Generic[AnySection]):
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
         own = found.nodes, keys, name, lacking, frame
-        return Record(found.atoms, targets, origin, index, group, *own)
+        if found.file is None:
+            return Record(found.atoms, targets, origin, index, group, *own)
+        origin, own = named(str(found.file), name), (*own[:-1], 0)
+        return Record(found.atoms, targets, origin, index, group, *own, str(found.file))
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
@@ -284,24 +302,61 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
     return ranges(n, 256, most)
 
 
+class Unreadable(InputError):
+    """Error of structures that cannot be read, with the names of ten at most and their number.
+
+    It begins without any, and collects them while reading goes on.
+    """
+
+    def __init__(self, said: str = "", *names: str) -> None:
+        super().__init__(said)
+        self.names, self.number = names, len(names)
+
+    def __str__(self) -> str:
+        if self.number < 2:
+            return str(self.args[0])
+        more = f" and {n:,} more" if (n := self.number - len(self.names)) else ""
+        return (
+            f"{self.number:,} structures cannot be read: {', '.join(self.names)}{more}; "
+            f"the first: {self.args[0]}"
+        )
+
+    def add(self, error: InputError, what: object) -> None:
+        """Add an error; ``what`` is the name of a structure if it is of one alone."""
+        one = error if isinstance(error, Unreadable) else Unreadable(str(error), str(what))
+        self.args = self.args if self.number else one.args
+        self.names, self.number = (*self.names, *one.names)[:10], self.number + one.number
+
+    def check(self) -> None:
+        """Raise the error if structures have been added."""
+        if self.number:
+            raise self
+
+
 @contextmanager
-def readable(what: object) -> Iterator[None]:
+def readable(what: object, faults: Unreadable | None = None) -> Iterator[None]:
     """Context manager: turn any exception raised inside it into an InputError.
 
-    The message of the error begins with ``what``, the name of a file or structure.
+    The message of the error begins with ``what``, the name of a file or structure. The error is
+    added to ``faults`` if they are given, and raised otherwise.
     """
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        said = next(iter(str(error).splitlines()), "")
-        if isinstance(error, AssertionError) and not said:
-            said = "its content is of another format"
-        # For a missing key Python's message is only the key.
-        if isinstance(error, KeyError) or not said:
-            said = repr(error)
-        raise InputError(f"{what} cannot be read ({said}); correct or remove it") from error
+        found = error if isinstance(error, InputError) else _unreadable(what, error)
+        if faults is None:
+            raise found from error.__cause__ if found is error else error
+        faults.add(found, what)
+
+
+def _unreadable(what: object, error: Exception) -> Unreadable:
+    said = next(iter(str(error).splitlines()), "")
+    if isinstance(error, AssertionError) and not said:
+        said = "its content is of another format"
+    # For a missing key Python's message is only the key.
+    if isinstance(error, KeyError) or not said:
+        said = repr(error)
+    return Unreadable(f"{what} cannot be read ({said}); correct or remove it", str(what))
 
 
 def no_structures(file: Path) -> InputError:
