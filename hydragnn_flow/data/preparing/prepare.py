@@ -18,7 +18,7 @@ from ase.data import atomic_numbers
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.sources import SPLIT_OF_ROLE, TRAIN
+from hydragnn_flow.config.sources import SPLIT_OF_ROLE, TEST, TRAIN
 from hydragnn_flow.data.divide import Structures, divide
 from hydragnn_flow.data.hydragnn_bp.manifests import alike
 from hydragnn_flow.data.neighbours import Truncation
@@ -271,7 +271,12 @@ def prepare_store(
                     (folder / shard.path).rename(staging / shard.path)
             if any(chunk.file for chunk in chunks):
                 splits = [name for unit in units for name in load_split(unit)]
-                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging)
+                # As the task `write` masks them.
+                masks = config.missing == "mask"
+                masked = {
+                    n: some for n, some in doubts.labels.items() if masks and splits[n] != TEST
+                }
+                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging, masked)
         _check_complete(config, masked_labels(content.statistics.lacking))
         first = records[0]
         described = Description(

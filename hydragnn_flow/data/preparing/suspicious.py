@@ -23,7 +23,7 @@ from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.config.units import conversion
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import ENERGY, GRAPH_ATTR, Target
-from hydragnn_flow.data.store.origins import where_of
+from hydragnn_flow.data.store.origins import Masked, where_of
 from hydragnn_flow.data.store.statistics import are_isolated, atomic_numbers, target_array
 from hydragnn_flow.errors import InputError
 
@@ -185,6 +185,8 @@ class Doubts:
     """True for each suspicious structure, [n_structures]."""
     of_task: list[dict[str, list[int]]]
     """Indices, within each task, of structures whose label is far off, by target."""
+    labels: dict[int, Masked]
+    """Labels that are far off, by index of the structure."""
     found: dict[str, Any]
     """Number and worst of the structures, and sentences on the whole input, for the manifest; empty
     if nothing is suspicious."""
@@ -238,12 +240,18 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     check_refused(found, treatment)
     of_task: list[dict[str, list[int]]] = [{} for _ in records]
-    for check in checks:
-        of_tasks = np.split(check.excess > 0, ends[:-1]) if check.target else []
-        for task, some in enumerate(of_tasks):
-            if some.any():
-                of_task[task].setdefault(check.target, []).extend(np.flatnonzero(some).tolist())
-    return Doubts(most > 0, of_task, found)
+    labels: dict[int, Masked] = {}
+    starts = [0, *ends]
+    for check in (check for check in checks if check.target):
+        target, label = targets[check.target], seen[f"label {check.target}"]
+        for i in np.flatnonzero(check.excess > 0).tolist():
+            task = int(np.searchsorted(ends, i, side="right"))
+            of_task[task].setdefault(check.target, []).append(i - int(starts[task]))
+            value = label[i] * (seen["atoms"][i] if _is_sum(check.target, target) else 1)
+            is_number = (target.level, target.dim) == ("graph", 1)
+            known = float(value) if is_number else None
+            labels.setdefault(i, {})[check.target] = known, check.why(i)
+    return Doubts(most > 0, of_task, labels, found)
 
 
 def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:

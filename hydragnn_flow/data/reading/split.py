@@ -27,7 +27,7 @@ from hydragnn_flow.data.reading.index import (
     lines_of,
 )
 from hydragnn_flow.data.store.manifest import Target
-from hydragnn_flow.data.store.origins import load_origins, named
+from hydragnn_flow.data.store.origins import Masked, load_masked, load_origins, named
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError, SelectionError
 
@@ -218,6 +218,11 @@ class GraphSplit:
         for file, frame, name in zip(*self.origins_of(np.array([graph])).values(), strict=True):
             said += f" ({named(f'{file}: structure {frame}', name)})" if file else ""
         return said
+
+    @cached_property
+    def masked(self) -> Mapping[int, Masked]:
+        """Labels that the preparation has masked, as they are far off, by index of the graph."""
+        return load_masked(self._store, self.name)
 
     @cached_property
     def _origins(self) -> Any:

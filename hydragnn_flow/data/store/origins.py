@@ -7,7 +7,8 @@ less than a megabyte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,12 @@ ORIGINS = "origins"
 """Name of the directory of origins in a store. Older stores, generated structures and files used in
 place have none."""
 _COLUMNS = ("file", "frame", "id")
+_MASKED = "masked"
+"""Column of the labels that are masked, as JSON; absent from splits without."""
+
+Masked = dict[str, tuple[float | None, str]]
+"""Labels of a structure that are far off, by target: the value, None if it is no single number, and
+why it is doubtful."""
 
 
 class Origin(NamedTuple):
@@ -60,7 +67,9 @@ def where_of(path: Path, structure: int) -> str:
     return str(_read(path, ["where"])["where"][structure])
 
 
-def divide_origins(paths: Iterable[Path], splits: Sequence[str], folder: Path) -> None:
+def divide_origins(
+    paths: Iterable[Path], splits: Sequence[str], folder: Path, masked: Mapping[int, Masked]
+) -> None:
     """Write the origins of each split into the directory of a store.
 
     Parameters
@@ -71,15 +80,35 @@ def divide_origins(paths: Iterable[Path], splits: Sequence[str], folder: Path) -
         Name of the split of each structure, [n]; empty for structures that are left out.
     folder
         Directory of the store.
+    masked
+        Labels of structures that are masked, by index of the structure.
     """
     import numpy as np
     import pyarrow as pa
 
     origins = pa.concat_tables([_read(path, _COLUMNS) for path in paths])
+    told = [json.dumps(masked[n]) if n in masked else None for n in range(len(splits))]
+    origins = origins.append_column(_MASKED, pa.array(told, pa.string()))
     names = np.array(splits, dtype=object)
     (folder / ORIGINS).mkdir(exist_ok=True)
     for split in set(splits) - {""}:
-        _write(origins_file(folder, split), origins.filter(pa.array(names == split)))
+        some = origins.filter(pa.array(names == split))
+        is_whole = some[_MASKED].null_count < len(some)
+        _write(origins_file(folder, split), some if is_whole else some.drop_columns(_MASKED))
+
+
+def load_masked(folder: Path, split: str) -> dict[int, Masked]:
+    """Return the labels of a split that the preparation has masked, by index of the graph.
+
+    It masks those far off; older stores do not know them.
+    """
+    from pyarrow import parquet
+
+    path = origins_file(folder, split)
+    if not path.exists() or _MASKED not in parquet.read_schema(path).names:
+        return {}
+    told = _read(path, [_MASKED])[_MASKED].to_pylist()
+    return {graph: json.loads(text) for graph, text in enumerate(told) if text is not None}
 
 
 def load_origins(folder: Path, split: str, graphs: int) -> Any:
