@@ -37,7 +37,6 @@ from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
     StructuresSection,
-    Unreadable,
     cut,
     no_structures,
     readable,
@@ -167,11 +166,6 @@ class AseFiles(StructureSource[AseSource]):
         InputError
             If no file of a role (split that files are meant for) has a converged structure.
         """
-        faults = Unreadable()
-        for file in (file for files in self._inputs.values() for file in files):
-            with readable(file, faults):
-                self._flags(file)
-        faults.check()
         self._warn([file for files in self._inputs.values() for file in files])
         for role, files in self._inputs.items():
             used = [file for file in files if not (said := self._flags(file)) or any(said)]

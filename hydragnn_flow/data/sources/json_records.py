@@ -15,14 +15,7 @@ from pydantic import Field
 from hydragnn_flow.data.layouts import in_known_units
 from hydragnn_flow.data.sources.arrays import lookup
 from hydragnn_flow.data.sources.single import from_dict
-from hydragnn_flow.data.sources.structures import (
-    Found,
-    StructureSource,
-    StructuresSection,
-    Unreadable,
-    cut,
-    readable,
-)
+from hydragnn_flow.data.sources.structures import Found, StructureSource, StructuresSection, cut
 from hydragnn_flow.errors import InputError
 
 
@@ -60,23 +53,18 @@ class JsonRecords(StructureSource[JsonSource]):
         records, size = self._document(file)
         return cut(len(records), 1 if size > 64 << 20 else 16)
 
-    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
         records, _ = self._document(file)
         for number, record in enumerate(records[start:stop], start):
-            found, fault = None, Unreadable()
-            with readable(origin := f"{file}: structure {number}", fault):
-                found = self._found(record, origin)
-            yield found or fault
-
-    def _found(self, record: Any, origin: str) -> Found:
-        if not isinstance(record, dict):
-            raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
-        key = self._section.structure
-        if key == "structure" not in record:  # as JARVIS and OPTIMADE name it
-            key = next((other for other in ("atoms", "attributes") if other in record), key)
-        structure = lookup(record, key, origin, "structure", "structure")
-        values, converted = in_known_units(record)
-        return Found(from_dict(structure), self._values(values), converted=converted)
+            if not isinstance(record, dict):
+                raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
+            origin = f"{file}: structure {number}"
+            key = self._section.structure
+            if key == "structure" not in record:  # as JARVIS and OPTIMADE name it
+                key = next((other for other in ("atoms", "attributes") if other in record), key)
+            structure = lookup(record, key, origin, "structure", "structure")
+            values, converted = in_known_units(record)
+            yield Found(from_dict(structure), self._values(values), converted=converted)
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return values that may be labels, by key of the record, of its `outputs`, or dotted path.
