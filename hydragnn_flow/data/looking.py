@@ -27,7 +27,7 @@ from hydragnn_flow.data.sources.labels import CONFIG_WEIGHT, MissingLabel, weigh
 from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
-    Unreadable,
+    check_read,
     no_structures,
     readable,
 )
@@ -83,17 +83,19 @@ def look(path: Path) -> Finding:
     assert isinstance(section, FilesSection)
     reader: StructureSource[Any] = section.open(files.folder, 0)
     sizes: dict[Role, int] = dict.fromkeys(section.roles, 0)
-    by_role, faults = files_by_role(section, files.folder), Unreadable()
+    by_role, faults = files_by_role(section, files.folder), list[str]()
     for role, some in by_role.items():
         for file in some:
             with readable(file, faults):
                 sizes[role] += sum(stop - start for start, stop in reader.ranges(file))
     structures = list(_first(reader, by_role["train"], faults))
-    faults.check()
+    check_read(faults)
     if not structures:
         raise no_structures(path)
     try:
         labels, unusable = find_labels(structures)
+        if files.source["format"] == "ase":  # which defines the units of energies and slopes
+            labels = [replace(label, assumed=False) for label in labels]
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if not labels and unusable:
@@ -154,7 +156,7 @@ def _radius(structures: Sequence[Found]) -> float:
 
 
 def _first(
-    reader: StructureSource[Any], files: Sequence[Path], faults: Unreadable
+    reader: StructureSource[Any], files: Sequence[Path], faults: list[str]
 ) -> Iterator[Found]:
     """Yield at most a few hundred structures, from files spread evenly over ``files``.
 
@@ -164,11 +166,7 @@ def _first(
     for file in chosen:
         most = -(-_LOOKED_AT // len(chosen))
         with readable(file, faults):
-            for found in islice(reader.structures(file, 0, most), most):
-                if isinstance(found, InputError):
-                    faults.add(found, file)
-                else:
-                    yield found
+            yield from (found for _, found in reader.found(file, 0, most))
 
 
 def _look_at_store(files: Files) -> Finding:

@@ -66,7 +66,9 @@ def test_a_label_far_off_that_training_masks_is_shown_with_a_note(ensemble, tmp_
     for number in wrong:
         assert graphs["energy"][number] == pytest.approx(1000 + number % 7 / 10)
     assert sorted(graphs["energy_error"].abs().nlargest(3).index) == wrong
-    noted = graphs["note"][graphs["note"].str.contains("is far off, and masked in training: energy")]
+    noted = graphs["note"][
+        graphs["note"].str.contains("is far off, and masked in training: energy")
+    ]
     assert sorted(noted.index) == masked
     assert "eV/atom is 250 from what its elements add up to" in noted[masked[0]]
 

@@ -23,7 +23,7 @@ from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.config.units import conversion
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import ENERGY, GRAPH_ATTR, Target
-from hydragnn_flow.data.store.origins import Masked, where_of
+from hydragnn_flow.data.store.origins import where_of
 from hydragnn_flow.data.store.statistics import are_isolated, atomic_numbers, target_array
 from hydragnn_flow.errors import InputError
 
@@ -185,8 +185,9 @@ class Doubts:
     """True for each suspicious structure, [n_structures]."""
     of_task: list[dict[str, list[int]]]
     """Indices, within each task, of structures whose label is far off, by target."""
-    labels: dict[int, Masked]
-    """Labels that are far off, by index of the structure."""
+    labels: dict[int, dict[str, tuple[float | None, str]]]
+    """Labels that are far off: value, None if it is no single number, and reason, by index of the
+    structure and target."""
     found: dict[str, Any]
     """Number and worst of the structures, and sentences on the whole input, for the manifest; empty
     if nothing is suspicious."""
@@ -240,7 +241,7 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     check_refused(found, treatment)
     of_task: list[dict[str, list[int]]] = [{} for _ in records]
-    labels: dict[int, Masked] = {}
+    labels: dict[int, dict[str, tuple[float | None, str]]] = {}
     starts = [0, *ends]
     for check in (check for check in checks if check.target):
         target, label = targets[check.target], seen[f"label {check.target}"]
@@ -258,20 +259,20 @@ def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lacking = [said for record in records for said in record.get("unlabelled", ())]
     n = len(lacking) + sum(len(record["survey"]["atoms"]) for record in records)
     if lacking:
-        what = f"{len(lacking)} of {n} structures lack a label, or have weight 0"
+        what = f"{len(lacking)} of {n} structures without a label, or with weight 0"
         if 2 * len(lacking) > n:
             raise InputError(
-                f"{what}, and would be left out, which are most, the first: "
+                f"{what}, would be left out, which are most, the first: "
                 f"{lacking[0].partition(';')[0]}; name its key, add labels, or let data.missing "
                 f"mask those of structures that have others"
             )
-        yield f"{what}, and are left out, the first: {lacking[0].partition(';')[0]}"
+        yield f"left out: {what}, the first: {lacking[0].partition(';')[0]}"
 
 
 def check_refused(found: Mapping[str, Any], treatment: str) -> None:
     """Raise InputError if something is suspicious and the value of `data.suspicious` is refuse."""
     if found and treatment == "refuse":
-        count = f"{found['structures']} of {found['of']} structures are suspicious, the worst is "
+        count = f"suspicious structures: {found['structures']} of {found['of']}, the worst is "
         worst = [f"{count}{one['where']}: {one['why']}" for one in found["worst"]]
         raise InputError(
             f"{[*found['all'], *worst][0]}; correct the data, or set data.suspicious to say or "

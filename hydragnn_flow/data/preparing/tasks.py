@@ -308,7 +308,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     within = request["cutoff"], request["max_neighbours"]
     targets = {name: Target(**values) for name, values in request["targets"].items()}
     incomplete: list[str] = []
-    faults = Unreadable()
+    faults: list[str] = []
     with ShardSeries(
         directory,
         _names("graphs"),
@@ -339,9 +339,9 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 origins.append(Origin(record.origin, file, frame, record.id))
                 data_sets.append(chunk.data_set)
         unlabelled: list[str] = [*getattr(source, "unlabelled", ()), *incomplete]
-        if not roles or faults.number:
-            found = {"what": request["what"], "hash": [], "unlabelled": unlabelled}
-            return {**found, "unreadable": faults}
+        if not roles or faults:
+            said = {"unlabelled": unlabelled, "unreadable": faults}
+            return {"what": request["what"], "hash": [], **said}
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
     save_origins(directory / TASK_ORIGINS, origins)
@@ -375,12 +375,12 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     }
 
 
-def _readable(source: Source, chunk: Chunk, faults: Unreadable) -> Iterator[Record]:
-    """Yield the structures of a chunk that can be read, and add the others to ``faults``."""
+def _readable(source: Source, chunk: Chunk, faults: list[str]) -> Iterator[Record]:
+    """Yield the structures of a chunk that can be read; add sentences on others to ``faults``."""
     try:
         yield from source.read(chunk)
     except Unreadable as error:
-        faults.add(error, chunk.file)
+        faults += error.args
 
 
 def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:

@@ -196,11 +196,10 @@ class StructureSource(Generic[AnySection]):
         return files_by_role(self._section, self._folder, self.suffixes)
 
     def _chunks(self, role: Role) -> list[Chunk]:
-        files, faults = self._inputs[role], Unreadable()
+        files, faults = self._inputs[role], list[str]()
         # An error common to all structures is found in the first, before any file is counted.
         self._first(files)
-        chunks: list[Chunk] = []
-        first = 0
+        chunks, first = list[Chunk](), 0
         for file in files:
             with readable(file, faults):
                 cuts = self.ranges(file)
@@ -208,7 +207,7 @@ class StructureSource(Generic[AnySection]):
                     raise no_structures(file)
                 chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
                 first += cuts[-1][1]
-        faults.check()
+        check_read(faults)
         return chunks
 
     def _first(self, files: Sequence[Path], most: int = 200) -> None:
@@ -219,37 +218,47 @@ class StructureSource(Generic[AnySection]):
         InputError
             If there is none.
         """
-        faults = Unreadable()
+        faults: list[str] = []
         for file in files:
-            with readable(file, faults):
+            try:
                 if any(self._read(file, 0, most, 0)):
                     self.unlabelled.clear()
                     return
-                if not self.unlabelled:
-                    raise no_structures(file)
-            if faults.number >= most:
+            except Unreadable as error:
+                faults += error.args
+            if len(faults) >= most:
                 break
-        faults.check()
-        raise InputError(self.unlabelled[0])
+        check_read(faults)
+        raise InputError(self.unlabelled[0]) if self.unlabelled else no_structures(files[0])
+
+    def found(self, file: Path, start: int, stop: int) -> Iterator[tuple[int, Found]]:
+        """Yield structures [start, stop) of a file, each with its index in the file.
+
+        Raises
+        ------
+        Unreadable
+            At the end, if some cannot be read.
+        """
+        structures, faults = self.structures(file, start, stop), list[str]()
+        for frame in self.places(file, start, stop):
+            one = None
+            with readable(f"{file}: structure {frame}", faults):
+                one = next(structures, None)
+            if isinstance(one, InputError):
+                faults += one.args
+            elif one is None:
+                break
+            else:
+                yield frame, one
+        check_read(faults)
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
-        structures, faults = self.structures(file, start, stop), Unreadable()
-        for number, frame in enumerate(self.places(file, start, stop), first + start):
-            origin = f"{file}: structure {frame}"
-            found = None
-            with readable(origin, faults):
-                found = next(structures, None)
-            if isinstance(found, InputError):
-                faults.add(found, origin)
-                continue
-            if found is None:
-                break
+        for number, (frame, found) in enumerate(self.found(file, start, stop), first + start):
             try:
-                yield self._record(found, origin, number, frame)
+                yield self._record(found, f"{file}: structure {frame}", number, frame)
             except MissingLabel as error:
                 self.unlabelled.append(str(error))
                 yield None
-        faults.check()
 
     def _record(self, found: Found, origin: str, index: int, frame: int) -> Record:
         name = name_of(found.values)
@@ -287,11 +296,11 @@ class StructureSource(Generic[AnySection]):
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        own = found.nodes, keys, name, lacking, frame
-        if found.file is None:
-            return Record(found.atoms, targets, origin, index, group, *own)
-        origin, own = named(str(found.file), name), (*own[:-1], 0)
-        return Record(found.atoms, targets, origin, index, group, *own, str(found.file))
+        file = str(found.file or "")
+        if file:
+            origin, frame = named(file, name), 0
+        own = found.nodes, keys, name, lacking, frame, file
+        return Record(found.atoms, targets, origin, index, group, *own)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
@@ -303,42 +312,34 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
 
 
 class Unreadable(InputError):
-    """Error of structures that cannot be read, with the names of ten at most and their number.
+    """Error of structures that cannot be read, with a sentence on each.
 
-    It begins without any, and collects them while reading goes on.
+    Its message is that sentence, or names ten structures at most and says how many there are.
     """
 
-    def __init__(self, said: str = "", *names: str) -> None:
-        super().__init__(said)
-        self.names, self.number = names, len(names)
-
     def __str__(self) -> str:
-        if self.number < 2:
+        if len(self.args) == 1:
             return str(self.args[0])
-        more = f" and {n:,} more" if (n := self.number - len(self.names)) else ""
+        names = [re.split(" cannot be read|; ", said)[0] for said in self.args]
+        more = f" and {n:,} more" if (n := len(names) - 10) > 0 else ""
         return (
-            f"{self.number:,} structures cannot be read: {', '.join(self.names)}{more}; "
+            f"{len(names):,} structures cannot be read: {', '.join(names[:10])}{more}; "
             f"the first: {self.args[0]}"
         )
 
-    def add(self, error: InputError, what: object) -> None:
-        """Add an error; ``what`` is the name of a structure if it is of one alone."""
-        one = error if isinstance(error, Unreadable) else Unreadable(str(error), str(what))
-        self.args = self.args if self.number else one.args
-        self.names, self.number = (*self.names, *one.names)[:10], self.number + one.number
 
-    def check(self) -> None:
-        """Raise the error if structures have been added."""
-        if self.number:
-            raise self
+def check_read(faults: Sequence[str]) -> None:
+    """Raise Unreadable if there are sentences on structures that cannot be read."""
+    if faults:
+        raise Unreadable(*faults)
 
 
 @contextmanager
-def readable(what: object, faults: Unreadable | None = None) -> Iterator[None]:
+def readable(what: object, faults: list[str] | None = None) -> Iterator[None]:
     """Context manager: turn any exception raised inside it into an InputError.
 
-    The message of the error begins with ``what``, the name of a file or structure. The error is
-    added to ``faults`` if they are given, and raised otherwise.
+    The message of the error begins with ``what``, the name of a file or structure. It is added to
+    ``faults`` if they are given, so that reading goes on, and raised otherwise.
     """
     try:
         yield
@@ -346,7 +347,7 @@ def readable(what: object, faults: Unreadable | None = None) -> Iterator[None]:
         found = error if isinstance(error, InputError) else _unreadable(what, error)
         if faults is None:
             raise found from error.__cause__ if found is error else error
-        faults.add(found, what)
+        faults += found.args
 
 
 def _unreadable(what: object, error: Exception) -> Unreadable:
@@ -356,7 +357,7 @@ def _unreadable(what: object, error: Exception) -> Unreadable:
     # For a missing key Python's message is only the key.
     if isinstance(error, KeyError) or not said:
         said = repr(error)
-    return Unreadable(f"{what} cannot be read ({said}); correct or remove it", str(what))
+    return Unreadable(f"{what} cannot be read ({said}); correct or remove it")
 
 
 def no_structures(file: Path) -> InputError:

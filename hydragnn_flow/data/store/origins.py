@@ -12,18 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydragnn_flow.config.sources import TEST
 from hydragnn_flow.data.store.integrity import damaged
 
 ORIGINS = "origins"
 """Name of the directory of origins in a store. Older stores, generated structures and files used in
 place have none."""
-_COLUMNS = ("file", "frame", "id")
-_MASKED = "masked"
-"""Column of the labels that are masked, as JSON; absent from splits without."""
-
-Masked = dict[str, tuple[float | None, str]]
-"""Labels of a structure that are far off, by target: the value, None if it is no single number, and
-why it is doubtful."""
+MASKED = "masked"
+"""Column of the labels that the preparation masks, as they are far off: JSON of value and reason by
+target, or nothing. Older stores do not have it. The value is null if it is no single number."""
 
 
 class Origin(NamedTuple):
@@ -68,7 +65,7 @@ def where_of(path: Path, structure: int) -> str:
 
 
 def divide_origins(
-    paths: Iterable[Path], splits: Sequence[str], folder: Path, masked: Mapping[int, Masked]
+    paths: Iterable[Path], splits: Sequence[str], folder: Path, masked: Mapping[int, Any]
 ) -> None:
     """Write the origins of each split into the directory of a store.
 
@@ -81,38 +78,24 @@ def divide_origins(
     folder
         Directory of the store.
     masked
-        Labels of structures that are masked, by index of the structure.
+        Value and reason by target of each structure with masked labels; those of the test split
+        are not.
     """
     import numpy as np
     import pyarrow as pa
 
-    origins = pa.concat_tables([_read(path, _COLUMNS) for path in paths])
-    told = [json.dumps(masked[n]) if n in masked else None for n in range(len(splits))]
-    origins = origins.append_column(_MASKED, pa.array(told, pa.string()))
+    origins = pa.concat_tables([_read(path, ["file", "frame", "id"]) for path in paths])
+    said = {n: json.dumps(labels) for n, labels in masked.items() if splits[n] != TEST}
+    told = pa.array(map(said.get, range(len(splits))), pa.string())
+    origins = origins.append_column(MASKED, told)
     names = np.array(splits, dtype=object)
     (folder / ORIGINS).mkdir(exist_ok=True)
     for split in set(splits) - {""}:
-        some = origins.filter(pa.array(names == split))
-        is_whole = some[_MASKED].null_count < len(some)
-        _write(origins_file(folder, split), some if is_whole else some.drop_columns(_MASKED))
-
-
-def load_masked(folder: Path, split: str) -> dict[int, Masked]:
-    """Return the labels of a split that the preparation has masked, by index of the graph.
-
-    It masks those far off; older stores do not know them.
-    """
-    from pyarrow import parquet
-
-    path = origins_file(folder, split)
-    if not path.exists() or _MASKED not in parquet.read_schema(path).names:
-        return {}
-    told = _read(path, [_MASKED])[_MASKED].to_pylist()
-    return {graph: json.loads(text) for graph, text in enumerate(told) if text is not None}
+        _write(origins_file(folder, split), origins.filter(pa.array(names == split)))
 
 
 def load_origins(folder: Path, split: str, graphs: int) -> Any:
-    """Read the origins of a split as an Arrow table with the columns `file`, `frame` and `id`.
+    """Read the origins of a split as an Arrow table: `file`, `frame`, `id`, perhaps `masked`.
 
     Parameters
     ----------
@@ -141,7 +124,7 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
     if not path.exists():
         raise damaged(path, "is missing")
     try:
-        table = _read(path, _COLUMNS)
+        table = _read(path)
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise damaged(path, f"cannot be read ({said})") from error
@@ -150,11 +133,11 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
     return table
 
 
-def _read(path: Path, columns: Sequence[str]) -> Any:
+def _read(path: Path, columns: Sequence[str] | None = None) -> Any:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        return file.read(list(columns))
+        return file.read(columns)
 
 
 def _write(path: Path, table: Any) -> None:

@@ -18,7 +18,6 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split import Split, SplitPart
-from hydragnn_flow.data.store.origins import Masked
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import are_noted, extrapolation_of, joined_notes
 from hydragnn_flow.ensemble.committee import Committee
@@ -345,22 +344,15 @@ def _in_store(
             where[GRAPH_ID] = splits[name].graph_id[some]
             where |= splits[name].origins_of(some)
             found = predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
-            _show_masked(found, splits[name].masked, some)
+            for row, graph in enumerate(some.tolist()):
+                masked = splits[name].masked.get(graph, {})
+                for target, (value, _) in masked.items():
+                    if value is not None and target in found.labels:
+                        found.labels[target][row] = value  # so that it has an error to be ranked by
+                said = "; ".join(why for _, why in masked.values())
+                found.doubts[row] = said and f"its label is far off, and masked in training: {said}"
             yield found
             done += len(some)
-
-
-def _show_masked(found: Predicted, masked: Mapping[int, Masked], graphs: NDArray[np.int64]) -> None:
-    """Add the labels that are masked to those of predicted ``graphs``, and say so in their notes.
-
-    So errors of the training data rank a wrong label first.
-    """
-    for row, graph in enumerate(graphs.tolist()):
-        for name, (value, why) in masked.get(graph, {}).items():
-            if name in found.labels and value is not None:
-                found.labels[name][row] = value
-            said = f"its label is far off, and masked in training: {why}"
-            found.doubts[row] = "; ".join(filter(None, [found.doubts[row], said]))
 
 
 def _outputs(

@@ -445,8 +445,7 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     """
     columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
     if any(record.file is not None for record in records):
-        files, frames = zip(*(record.place for record in records), strict=True)
-        columns |= {"file": files, "frame": frames}
+        columns["file"], columns["frame"] = map(list, zip(*(r.place for r in records), strict=True))
     columns["formula"] = [_formula(record.atoms) for record in records]
     columns[ID] = [name_of(record.found.values) for record in records]
     return columns
