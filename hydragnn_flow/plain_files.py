@@ -145,7 +145,7 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except (RecursionError, *_WRONG, yaml.YAMLError) as error:  # ValueError: an impossible date
-        said = " ".join(str(error).split())
+        said = " ".join(str(error).replace('in "<unicode string>", ', "in ").split())
         if not isinstance(error, (ValueError, yaml.YAMLError)):
             is_deep = isinstance(error, RecursionError)
             said = "nested too deeply" if is_deep else "a value is not what its tag says"

@@ -405,8 +405,9 @@ def select(
         else:
             records = readable_records(ensemble, opened, say)
             origins = [
-                {"file": one.file, "frame": one.frame, "id": name_of(one.found.values)}
+                {"file": file, "frame": frame, "id": name_of(one.found.values)}
                 for one in records.values()
+                for file, frame in (one.place,)
             ]
         atoms = [record.atoms for record in records.values()]
         with naming(structures, records):

@@ -72,6 +72,8 @@ def init(
     if slopes and config.targets[0].name == "energy":
         say(f"apart       {', '.join(slopes)}: prefix, suffix, unit or cell do not fit the energy")
     for label in config.targets:
+        if label.remark:
+            say(f"unit        {label.name}: {label.remark}")
         if label.lacking:
             say(f"partly      {label.key}: {label.lacking}; those without are left out")
     for key, why in finding.unusable.items():

@@ -362,9 +362,9 @@ class RunConfig(CampaignConfig):
     def remarks(self) -> list[str]:
         """Return remarks on the configuration: sentences to show before a campaign begins."""
         means_batches = "batch_per_gcd" in self.resources.model_fields_set
-        return remarks(
-            self.network, self.network_with, self.search.space, means_batches=means_batches
-        )
+        space = self.search.space
+        of_network = remarks(self.network, self.network_with, space, means_batches=means_batches)
+        return [*self.data.remarks(), *of_network]
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """Return the number of GCDs that a trial asks for; None if the campaign chooses it.

@@ -16,7 +16,7 @@ from typing import Any
 
 from hydragnn_flow.config.sources import Role
 from hydragnn_flow.data.layouts import is_layout
-from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
+from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of, is_json_database
 from hydragnn_flow.data.sources.csv_tables import rows_of, structure_file
 from hydragnn_flow.data.sources.file_names import (
     matching,
@@ -241,12 +241,11 @@ def _kind_of_json(file: Path) -> str:
     except (OSError, EOFError):
         return ""
     start = content.decode(json.detect_encoding(content), errors="replace").lstrip()
-    key = re.match(r'\{\s*"([^"]+)"\s*:\s*(.?)', start)
+    key = re.match(r'\{\s*"([^"]+)"\s*:', start)
     nested = re.search(r'"(structure|lattice_mat|cartesian_site_positions|api_version)"', start)
     if start.startswith("[") or (key and (nested or key[1] in ("columns", "index", "data"))):
         return "json"
-    is_row = key and key[1].isdigit() and key[2] == "{"
-    return "ase: json" if is_row or (key and key[1] in ("ids", "nextid")) else ""
+    return "ase: json" if is_json_database(start) else ""
 
 
 def _column(table: Path) -> tuple[str, bool] | None:

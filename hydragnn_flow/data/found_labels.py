@@ -87,6 +87,14 @@ class Label:
     """How many structures have it, in words, if some do not."""
     say_level: bool = False
     """True if the shape may mislead in other structures, so that a target needs its level."""
+    assumed: bool = False
+    """True if only the key suggests the unit, as in a table without units."""
+
+    @property
+    def remark(self) -> str:
+        """Remark on a unit that is assumed; empty if it is not."""
+        total = ", a total; write eV/atom if it is per atom" if self.unit == "eV" else ""
+        return f"{self.unit} assumed{total}" if self.assumed else ""
 
     @property
     def quantity(self) -> str:
@@ -168,7 +176,8 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str
             lacking = _lacking(structures, key, labels) if some else ""
             say_level = not by_name and np.ndim(given[0].values[key]) > 0
             label = Label(_name(key), key, level, dim, _unit(key, units), doubtful)
-            found.append(replace(label, lacking=lacking, say_level=say_level))
+            assumed = key in _UNITS and not units and bool(label.unit)
+            found.append(replace(label, lacking=lacking, say_level=say_level, assumed=assumed))
     if any(label.key == "energy" for label in found):
         found = [label for label in found if label.key != "free_energy"]
         unusable.pop("free_energy", None)

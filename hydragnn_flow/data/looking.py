@@ -24,7 +24,13 @@ from hydragnn_flow.data.sources.file_names import (
 )
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.labels import CONFIG_WEIGHT, MissingLabel, weight_in
-from hydragnn_flow.data.sources.structures import Found, StructureSource, no_structures, readable
+from hydragnn_flow.data.sources.structures import (
+    Found,
+    StructureSource,
+    check_read,
+    no_structures,
+    readable,
+)
 from hydragnn_flow.data.store.manifest import symbols
 from hydragnn_flow.errors import InputError
 
@@ -77,16 +83,19 @@ def look(path: Path) -> Finding:
     assert isinstance(section, FilesSection)
     reader: StructureSource[Any] = section.open(files.folder, 0)
     sizes: dict[Role, int] = dict.fromkeys(section.roles, 0)
-    by_role = files_by_role(section, files.folder)
+    by_role, faults = files_by_role(section, files.folder), list[str]()
     for role, some in by_role.items():
         for file in some:
-            with readable(file):
+            with readable(file, faults):
                 sizes[role] += sum(stop - start for start, stop in reader.ranges(file))
-    structures = list(_first(reader, by_role["train"]))
+    structures = list(_first(reader, by_role["train"], faults))
+    check_read(faults)
     if not structures:
         raise no_structures(path)
     try:
         labels, unusable = find_labels(structures)
+        if files.source["format"] == "ase":  # which defines the units of energies and slopes
+            labels = [replace(label, assumed=False) for label in labels]
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if not labels and unusable:
@@ -146,13 +155,18 @@ def _radius(structures: Sequence[Found]) -> float:
     return radius
 
 
-def _first(reader: StructureSource[Any], files: Sequence[Path]) -> Iterator[Found]:
-    """Yield at most a few hundred structures, from files spread evenly over ``files``."""
+def _first(
+    reader: StructureSource[Any], files: Sequence[Path], faults: list[str]
+) -> Iterator[Found]:
+    """Yield at most a few hundred structures, from files spread evenly over ``files``.
+
+    Those that cannot be read are added to ``faults``.
+    """
     chosen = files[:: -(-len(files) // _LOOKED_AT)]
     for file in chosen:
         most = -(-_LOOKED_AT // len(chosen))
-        with readable(file):
-            yield from islice(reader.structures(file, 0, most), most)
+        with readable(file, faults):
+            yield from (found for _, found in reader.found(file, 0, most))
 
 
 def _look_at_store(files: Files) -> Finding:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from hydragnn_flow.config.base import Section, validate
+from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
@@ -414,7 +415,8 @@ def _find(name: str, source: str) -> Path:
     path = shipped.get(name, Path(name))
     if not path.is_file():
         raise InputError(
-            f"{source}: {name} is neither a file nor one of {', '.join(shipped)}; check the name"
+            f"{source}: {name} is neither a file nor one of {', '.join(shipped)}"
+            f"{did_you_mean(name, shipped) or '; check the name'}"
         )
     if path.suffix != ".py":
         raise InputError(f"{source}: {name} is no site file; name a Python file or a shipped site")

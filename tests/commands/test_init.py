@@ -2,7 +2,7 @@
 
 import pytest
 from ase.build import bulk
-from source_cases import FORMATS, WITHOUT_FORCES, frames, write_extxyz, write_table
+from source_cases import FORMATS, WITHOUT_FORCES, cif, frames, write_extxyz, write_table
 
 from hydragnn_flow import GraphStore, load_config
 from hydragnn_flow.data import prepare_store
@@ -47,6 +47,24 @@ def test_its_data_are_prepared_and_its_unknown_units_marked(console, here):
     network = config.network_with({}).Architecture
     store = prepare_store(config.data, 5.0, network.max_neighbours, config.seed, here / "some.gs")
     assert store.manifest.splits["trainset"].graphs == 50 - 2 * 12
+
+
+@pytest.mark.parametrize("key", ["energy", "energy [eV]", "gap"])
+def test_a_unit_that_only_the_name_suggests_is_said(key, console, here):
+    """A table without units may hold energies per atom."""
+    structures = frames(50)
+    rows = [[cif(atoms), atoms.get_potential_energy()] for atoms in structures]
+    write_table(here / "my data" / "all.csv", ["cif", key], rows)
+    said = console.says("init", "my data")
+    text = (here / "my-data.yaml").read_text()
+    words = "eV assumed, a total; write eV/atom if it is per atom"
+    assert (words in said) == (f"# {words}" in text) == (key == "energy")
+    (here / "my-data.yaml").write_text(text.replace("gap: {unit: ''}", "gap: {unit: eV}"))
+    told = "energy is taken as a total, as its unit is eV"
+    assert (told in console.says("prepare", "my-data.yaml")) == (key != "gap")
+    text = text.replace("unit: eV", "extensive: true, unit: eV")
+    (here / "my-data.yaml").write_text(text.replace("gap: {unit: ''}", "gap: {unit: eV}"))
+    assert told not in console.says("prepare", "my-data.yaml", "--run-dir", "other")
 
 
 def test_its_file_leaves_out_no_neighbours(console, here):

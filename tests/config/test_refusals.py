@@ -63,6 +63,10 @@ def test_numbers_that_nothing_can_hold_are_named(place, value, said, quickstart,
     ("content", "said"),
     [
         *((text, "is not valid YAML") for text in ("name: [", "a: b: c", "\t- x", "? [1]: 2")),
+        (
+            "a: b: c",
+            "is not valid YAML (mapping values are not allowed here in line 1, column 5",
+        ),
         ("name: 2024-13-45", "is not valid YAML"),
         (b"name: \xff\xfe", "is not valid YAML"),
         *((text, "must hold a mapping") for text in ("", "- name", "42", "quickstart")),

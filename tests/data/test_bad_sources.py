@@ -150,11 +150,13 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_counted(tmp_path, na
         if changes.keys() <= section.keys():
             spoilt = values.model_validate(values.model_dump() | {"source": section | changes})
             with pytest.raises(
-                InputError, match=rf"test\..*: structure 0( \(id \d\))? has no {what} \(.*({near})"
+                InputError,
+                match=rf"test\..*: structure 0( \(id \d\))? has no {what} \(.*({near})"
+                r"|test\.csv has no column 'structur' \(it has: cif, .*data\.source\.structure",
             ) as caught:
                 open_source(spoilt, seed=0).chunks()
             setting = {"targets": "targets.enrgy.key"}.get(*changes, *changes)
-            assert f"correct data.source.{setting}, add" in str(caught.value)
+            assert f"correct data.source.{setting}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", cases.FORMATS)
@@ -193,6 +195,19 @@ def pick(row, column, value):
     return [*row[:column], value, *row[column + 1 :]]
 
 
+@pytest.mark.parametrize("mark", [",", ";"])
+@pytest.mark.parametrize(("header", "first"), [("", "first row"), ("name{}gap\n", "header")])
+def test_a_bad_row_is_named_by_its_line(tmp_path, header, first, mark):
+    for number, atoms in enumerate(frames(4)):
+        (tmp_path / f"{number}.cif").write_text(cases.cif(atoms))
+    rows = [f"{number}.cif{mark}0.5\n" for number in range(4)]
+    (tmp_path / "a.csv").write_text(header.format(mark) + "".join(rows[:3]) + "3.cif\n")
+    line = 5 if header else 4
+    said = rf"structure 3 \(line {line}\) has 1 cell where the {first} has 2; correct the row"
+    section = {"format": "csv", "structure": "name" if header else "id"}
+    refused(tmp_path, said, train="a.csv", targets={"gap" if header else "target": "eV"}, **section)
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -200,7 +215,7 @@ def pick(row, column, value):
         (lambda row: row[1:], r"\(line \d+\) has 2 cells where the header has 3"),
         (lambda row: pick(row, 1, "low"), r"has a label 'energy' .* numbers \('low'\)"),
         (lambda row: pick(row, 0, ""), "has an empty structure 'cif'"),
-        (lambda row: pick(row, 0, "nowhere.cif"), r"names .*nowhere\.cif, which is not"),
+        (lambda row: pick(row, 0, "nowhere.cif"), r"names .*nowhere\.cif, which is not .* row$"),
         (lambda row: pick(row, 0, "data_x\nhello\n"), "cannot be read"),
         (lambda row: pick(row, 0, row[0] * 2), r"cannot be read \(2 structures where"),
         (

@@ -34,6 +34,7 @@ from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.data.reading.inspection import left_out
 from hydragnn_flow.data.sources import emt_alloys
+from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.ensemble.predictions.inputs import StructureGraphs
 from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
@@ -149,7 +150,8 @@ def test_files_count_by_their_content(tmp_path):
     prepare(tmp_path / "s", moved)
     with (second / "train.xyz").open("a") as file:
         file.write(XYZ.format(energy=1, distance=1))
-    with pytest.raises(InputError, match=r"\(inputs differ"):
+    os.utime(second / "test.xyz", ns=(0, 0))
+    with pytest.raises(InputError, match=r"inputs differ; newer than it: \S*second/train\.xyz\)"):
         prepare(tmp_path / "s", moved)
 
 
@@ -507,7 +509,10 @@ SUSPICIOUS: list[tuple[Callable[[list[ase.Atoms]], Any], str]] = [
     (lambda a: relabel(a[7], "forces", lambda f: f * 1000), r"structure 7: forces .*eV/Å is"),
     (lambda a: relabel(a[7], "stress", lambda s: s * 1602), "structure 7: stress"),
     (lambda a: a[7].info.update(gap=1e8), r"structure 7: gap 1e\+08 eV"),
-    (lambda a: copied(a, gap=5.0), r"2 of 61 .*structure (4|60): copies of it differ by .* in gap"),
+    (
+        lambda a: copied(a, gap=5.0),
+        r"2 of 61, .*e (4|60): copies of it differ by .* in gap",
+    ),
     (lambda a: copied(a, energy=0.4), r"structure 4: copies of it differ by 0.1 eV/atom in energy"),
     (lambda a: a[7].positions[:1].__setitem__(0, a[7].positions[1] + 0.3), r"7: .* 0.52 Å apart"),
     (lambda a: stretch(a[7], 3.0), r"structure 7: 4 of its 4 atoms have no neighbour"),
@@ -549,9 +554,7 @@ def test_wrong_labels_are_told_of_and_do_not_change_the_scales(tmp_path, caplog)
     assert statistics.energy_per_atom_std == pytest.approx(clean.energy_per_atom_std, rel=0.3)
     assert statistics.targets["gap"].std == pytest.approx(clean.targets["gap"].std, rel=0.3)
     assert "suspicious structures, to be looked at (data.suspicious): 2 of 63" in caplog.text
-    with pytest.raises(
-        InputError, match=r"2 of 63 structures are suspicious, the worst is .*a\.xyz"
-    ):
+    with pytest.raises(InputError, match=r"suspicious structures: 2 of 63, the worst is .*a\.xyz"):
         judged(tmp_path, spoil, suspicious="refuse")  # the store that exists
     with pytest.raises(StoreError, match="leave_out_suspicious"):
         judged(tmp_path, spoil, suspicious="leave_out")
@@ -599,7 +602,7 @@ def test_structures_without_a_label_are_left_out_and_told_of(tmp_path):
     store = judged(tmp_path, unlabelled, missing="leave_out")
     (said,) = store.manifest.provenance["suspicious"]["all"]
     assert re.match(
-        r"2 of 60 structures lack a label, or have weight 0, and are left out, the first: .*a\.xyz",
+        r"left out: 2 of 60 structures without a label, or with weight 0, the first: .*a\.xyz",
         said,
     )
     assert sum(split.graphs for split in store.manifest.splits.values()) == 58
@@ -652,7 +655,7 @@ def test_missing_labels_are_masked_and_the_rest_counts(tmp_path):
     with pytest.raises(InputError, match=r"set data\.missing to mask$"):
         prepare(tmp_path / "strict", strict, cutoff=5.0)
     assert copied.statistics == used.statistics == store.manifest.statistics
-    with pytest.raises(InputError, match=r"no label of .*masked; correct it, or set data\.missing"):
+    with pytest.raises(InputError, match=r"no label of .*masked: 1; correct it, or set data\.m"):
         judged(tmp_path, lacking_some, missing="refuse")
 
 
@@ -802,6 +805,71 @@ def test_origins_read_back_to_the_same_atoms(tmp_path, monkeypatch):
     assert not seen & {("a-2.xyz", 3), ("a-2.xyz", 7)}
     worst = store.manifest.provenance["suspicious"]["worst"]
     assert worst[0]["where"] == f"{tmp_path}/a-2.xyz: structure 7 (id {made[7].info['name']})"
+
+
+def table_of_files(folder: Path, n: int = 13) -> DataConfig:
+    """CGCNN's layout: a table without header, and a CIF for each of its rows."""
+    made = alloys(n)
+    for number, atoms in enumerate(made):
+        atoms.pbc = True
+        ase.io.write(folder / f"mp-{number}.cif", atoms)
+    rows = [f"mp-{number},{atoms.get_potential_energy()}" for number, atoms in enumerate(made)]
+    (folder / "id_prop.csv").write_text("\n".join(rows) + "\n")
+    source = {"format": "csv", "train": "id_prop.csv", "structure": "id"}
+    source |= {"targets": {"target": {"unit": "eV", "extensive": True}}}
+    split = {"val": 0.2, "test": 0.2}
+    return DataConfig.model_validate({"source": source, "path": folder, "split": split})
+
+
+def test_the_origin_of_a_table_s_structure_is_the_file_that_its_row_names(tmp_path):
+    config = table_of_files(tmp_path, 40)
+    table = tmp_path / "id_prop.csv"
+    table.write_text(table.read_text().replace("mp-17,", "mp-17,7"))
+    store = prepare(tmp_path / "s", config)
+    seen = set()
+    for split in map(store.__getitem__, store.splits):
+        origins = split.origins_of(np.arange(len(split)))
+        for graph, file, frame, name in zip(split, *origins.values(), strict=True):
+            atoms = ase.io.read(file, frame)
+            assert graph.x[:, 0].tolist() == atoms.numbers.tolist()
+            assert Path(file).name == f"{name}.cif" == f"mp-{int(graph.graph_id)}.cif"
+            seen.add(file)
+    assert len(seen) == 40
+    (worst,) = store.manifest.provenance["suspicious"]["worst"]
+    assert worst["where"] == f"{tmp_path}/mp-17.cif (id mp-17)"
+
+
+def test_all_files_that_cannot_be_read_are_named_at_once(tmp_path, monkeypatch):
+    config = table_of_files(tmp_path)
+    monkeypatch.setattr(preparing, "_FEWEST", 1)
+    monkeypatch.setattr("hydragnn_flow.data.sources.csv_tables.cut", lambda n: ranges(n, 2, 64))
+    for number in range(1, 13):
+        (tmp_path / f"mp-{number}.cif").write_text("damaged")
+    ten = ", ".join(f"{tmp_path}/mp-{number}.cif" for number in range(1, 11))
+    with pytest.raises(InputError) as caught:
+        prepare(tmp_path / "s", config, workers=side_by_side)
+    said = str(caught.value)
+    assert said.startswith(f"12 structures cannot be read: {ten} and 2 more; the first: ")
+    assert f"{tmp_path}/mp-1.cif cannot be read" in said
+    assert said.endswith(f"with its row ({tmp_path}/id_prop.csv: structure 1)")
+    for number in (1, 4):
+        (tmp_path / f"mp-{number}.cif").unlink()
+    with pytest.raises(InputError, match=r"2 structures .*: \S*e 1 names \S*mp-1, .*mp-4, .* row$"):
+        prepare(tmp_path / "s", config)
+    assert not any("s" in path.name for path in tmp_path.glob("*s*") if path.is_dir())
+
+
+def test_all_of_a_directory_s_files_that_cannot_be_read_are_named_at_once(tmp_path):
+    for number, atoms in enumerate(alloys(13)):
+        ase.io.write(tmp_path / f"{number}.xyz", atoms)
+    for number in (0, 5, 9):
+        (tmp_path / f"{number}.xyz").write_text("damaged\n")
+    source = {"format": "ase", "train": "*.xyz", "targets": {"energy": "eV"}}
+    config = DataConfig(source=source, path=tmp_path, split={"val": 0.2, "test": 0.2})
+    with pytest.raises(
+        InputError, match=r"3 structures .*: \S*0\.xyz: .*5\.xyz: .*9\.xyz: .*; the"
+    ):
+        prepare(tmp_path / "s", config)
 
 
 DAMAGE: list[tuple[Callable[[Path], Any], str]] = [

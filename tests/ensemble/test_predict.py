@@ -9,6 +9,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from ensemble_cases import property_ensemble
 from torch import Tensor, nn
@@ -44,6 +45,32 @@ def test_a_store_is_predicted_whole_in_its_order(ensemble, alloy_store):
         same = all_rows[all_rows["split"] == "valset"].drop(columns="split")
         numbers = rows.columns.drop(["note", "flagged"], errors="ignore")
         np.testing.assert_allclose(rows[numbers], same[numbers], rtol=1e-12)
+
+
+def test_a_label_far_off_that_training_masks_is_shown_with_a_note(ensemble, tmp_path):
+    """A ranking by error finds it, though the graph itself has none; tests count such labels."""
+    structures, wrong = [rattled("Cu", seed) for seed in range(40)], [3, 7, 11]
+    for number, atoms in enumerate(structures):
+        energy = number % 7 / 10 + 1000 * (number in wrong)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=atoms.positions)
+    write(tmp_path / "a.xyz", structures)
+    units = {"energy": "eV", "forces": "eV/Å"}
+    source = {"format": "ase", "train": "a.xyz", "targets": units}
+    config = DataConfig(source=source, path=tmp_path, split={"val": 0.2, "test": 0.3})
+    path = tmp_path / "s"
+    store = prepare_store(config, CUTOFF, None, 0, path)
+    graphs = ensemble.predict(path).graphs.set_index("graph_id")
+    masked = [number for number in wrong if graphs["split"][number] != "testset"]
+    assert 0 < len(masked) < 3
+    assert sum(np.isnan(store[name].target("energy")).sum() for name in store.splits) == len(masked)
+    for number in wrong:
+        assert graphs["energy"][number] == pytest.approx(1000 + number % 7 / 10)
+    assert sorted(graphs["energy_error"].abs().nlargest(3).index) == wrong
+    noted = graphs["note"][
+        graphs["note"].str.contains("is far off, and masked in training: energy")
+    ]
+    assert sorted(noted.index) == masked
+    assert "eV/atom is 250 from what its elements add up to" in noted[masked[0]]
 
 
 def test_a_store_without_labels(ensemble, tmp_path):

@@ -27,6 +27,7 @@ def folder(tmp_path):
         write(folder / f"run-{number}.cif", crystal(number))
     write(folder / "several.xyz", [bulk("Cu"), bulk("Au")])
     (folder / "labels.csv").write_text("file,gap\nrun-1.cif,0.1\n")
+    (folder / "atom_init.json").write_text('{"1": [0, 1], "2": [1, 0]}')  # CGCNN's
     (folder / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
     (folder / "._run-1.cif").write_bytes(b"\0\5\26\7")
     (folder / "truncated.cif").write_text("data_x\n_cell_length_a 3\nloop_\n_atom_site_label\n")
@@ -57,7 +58,7 @@ def test_a_directory_is_predicted_in_the_order_of_training(ensemble, folder):
     np.testing.assert_allclose(graphs["energy_mean"][1:], listed["energy_mean"], rtol=1e-4)
     # Files that are passed over are named, but not all of many.
     assert said[:2] == [
-        "skipped (not structure files): .DS_Store, ._run-1.cif, labels.csv",
+        "skipped (not structure files): .DS_Store, ._run-1.cif, atom_init.json, labels.csv",
         "skipped (1 file that cannot be read):",
     ]
     assert "truncated.cif holds no structures" in said[2] and len(said) == 3

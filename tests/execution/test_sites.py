@@ -166,7 +166,8 @@ def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path):
         ("site: slurm\nnodes: 3\nnodes: 4\n", "'nodes' is given twice .* line 3"),
         ("site: slurm\nnods: 3\n", "unknown key 'nods'; did you mean 'nodes'"),
         ("site: slurm\nnode: {gcd: 3}\n", "node: unknown key 'gcd'; did you mean 'gcds'"),
-        ("site: frontire\n", "frontire is neither a file nor one of"),
+        ("site: frontire\n", "frontire is neither a file nor one of .*; did you mean 'frontier'"),
+        ("site: atlantis\n", "atlantis is neither a file nor one of .*; check the name"),
         ("site: site.yaml\n", "site.yaml is no site file; name a Python file or"),
         (
             json.dumps({"site": "slurm", "node": {**NODE, "memory_gib": 0.5}}),

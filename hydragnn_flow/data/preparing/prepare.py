@@ -45,9 +45,10 @@ from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.opening import check_alike, describe, fingerprint, open_source
+from hydragnn_flow.data.sources.structures import check_read
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import alone, building_of, cannot_write
-from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
+from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
 from hydragnn_flow.data.store.origins import divide_origins
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import commit_store
@@ -147,7 +148,7 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a reading task's record whose values decide the splits of structures."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 8
+_RECORDS = 9
 _FEWEST = 32
 """Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
@@ -215,7 +216,7 @@ def prepare_store(
     path, references = Path(path), _references(config)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
-        store = _reuse(path, provenance, encodings)
+        store = _reuse(path, provenance, encodings, config)
         found = store.manifest.provenance.get("suspicious", {})
         if config.suspicious == "refuse" and "suspicious" not in store.manifest.provenance:
             raise StoreError(
@@ -270,7 +271,8 @@ def prepare_store(
                     (folder / shard.path).rename(staging / shard.path)
             if any(chunk.file for chunk in chunks):
                 splits = [name for unit in units for name in load_split(unit)]
-                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging)
+                masked = doubts.labels if config.missing == "mask" else {}
+                divide_origins([unit / TASK_ORIGINS for unit in units], splits, staging, masked)
         _check_complete(config, masked_labels(content.statistics.lacking))
         first = records[0]
         described = Description(
@@ -369,7 +371,9 @@ def _said(settings: Any) -> Any:
     return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 
-def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphStore:
+def _reuse(
+    path: Path, provenance: Mapping[str, Any], encodings: int, config: DataConfig
+) -> GraphStore:
     store = GraphStore.open(path, mode="random")
     found = store.manifest.provenance
     differing = [key for key, value in provenance.items() if found.get(key) != value]
@@ -377,8 +381,13 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
     if encodings and ("pe" not in store.manifest.keys or computed != encodings):
         differing.append("Architecture.pe_dim")
     if differing:
+        since, files = (path / MANIFEST).stat().st_mtime_ns, open_source(config, 0).files()
+        newer = [str(file) for file in files if file.stat().st_mtime_ns > since]
+        said = (
+            f"; newer than it: {', '.join(newer[:10])}" if "inputs" in differing and newer else ""
+        )
         raise StoreError(
-            f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
+            f"{path} is a store of other data or settings ({', '.join(differing)} differ{said}); "
             "choose another directory or delete it"
         )
     # This takes some seconds; blocks of a larger store are verified when first read.
@@ -439,6 +448,7 @@ def _read(
     ]
     units = preparation.directories("unit", len(groups))
     records = preparation.run("structures", "read", "unit", requests)
+    check_read([said for record in records for said in record.get("unreadable", ())])
     some = [place for place, record in enumerate(records) if record["hash"]]
     lacking = [said for record in records for said in record["unlabelled"]]
     if not some:

@@ -185,6 +185,9 @@ class Doubts:
     """True for each suspicious structure, [n_structures]."""
     of_task: list[dict[str, list[int]]]
     """Indices, within each task, of structures whose label is far off, by target."""
+    labels: dict[int, dict[str, tuple[float | None, str]]]
+    """Labels that are far off: value, None if it is no single number, and reason, by index of the
+    structure and target."""
     found: dict[str, Any]
     """Number and worst of the structures, and sentences on the whole input, for the manifest; empty
     if nothing is suspicious."""
@@ -238,32 +241,38 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
     found = found | {"left_out": treatment == "leave_out"} if n or everywhere else {}
     check_refused(found, treatment)
     of_task: list[dict[str, list[int]]] = [{} for _ in records]
-    for check in checks:
-        of_tasks = np.split(check.excess > 0, ends[:-1]) if check.target else []
-        for task, some in enumerate(of_tasks):
-            if some.any():
-                of_task[task].setdefault(check.target, []).extend(np.flatnonzero(some).tolist())
-    return Doubts(most > 0, of_task, found)
+    labels: dict[int, dict[str, tuple[float | None, str]]] = {}
+    starts = [0, *ends]
+    for check in (check for check in checks if check.target):
+        target, label = targets[check.target], seen[f"label {check.target}"]
+        for i in np.flatnonzero(check.excess > 0).tolist():
+            task = int(np.searchsorted(ends, i, side="right"))
+            of_task[task].setdefault(check.target, []).append(i - int(starts[task]))
+            value = label[i] * (seen["atoms"][i] if _is_sum(check.target, target) else 1)
+            is_number = (target.level, target.dim) == ("graph", 1)
+            known = float(value) if is_number else None
+            labels.setdefault(i, {})[check.target] = known, check.why(i)
+    return Doubts(most > 0, of_task, labels, found)
 
 
 def _without_label(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lacking = [said for record in records for said in record.get("unlabelled", ())]
     n = len(lacking) + sum(len(record["survey"]["atoms"]) for record in records)
     if lacking:
-        what = f"{len(lacking)} of {n} structures lack a label, or have weight 0"
+        what = f"{len(lacking)} of {n} structures without a label, or with weight 0"
         if 2 * len(lacking) > n:
             raise InputError(
-                f"{what}, and would be left out, which are most, the first: "
+                f"{what}, would be left out, which are most, the first: "
                 f"{lacking[0].partition(';')[0]}; name its key, add labels, or let data.missing "
                 f"mask those of structures that have others"
             )
-        yield f"{what}, and are left out, the first: {lacking[0].partition(';')[0]}"
+        yield f"left out: {what}, the first: {lacking[0].partition(';')[0]}"
 
 
 def check_refused(found: Mapping[str, Any], treatment: str) -> None:
     """Raise InputError if something is suspicious and the value of `data.suspicious` is refuse."""
     if found and treatment == "refuse":
-        count = f"{found['structures']} of {found['of']} structures are suspicious, the worst is "
+        count = f"suspicious structures: {found['structures']} of {found['of']}, the worst is "
         worst = [f"{count}{one['where']}: {one['why']}" for one in found["worst"]]
         raise InputError(
             f"{[*found['all'], *worst][0]}; correct the data, or set data.suspicious to say or "

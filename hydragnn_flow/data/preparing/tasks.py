@@ -44,11 +44,12 @@ from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER
-from hydragnn_flow.data.sources.base import Chunk
+from hydragnn_flow.data.sources.base import Chunk, Record, Source
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.labels import check_size
 from hydragnn_flow.data.sources.opening import open_source
 from hydragnn_flow.data.sources.pyg_graphs import box
+from hydragnn_flow.data.sources.structures import Unreadable
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
 from hydragnn_flow.data.store.integrity import cannot_write, fsync_tree
 from hydragnn_flow.data.store.manifest import Manifest, Target
@@ -307,6 +308,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     within = request["cutoff"], request["max_neighbours"]
     targets = {name: Target(**values) for name, values in request["targets"].items()}
     incomplete: list[str] = []
+    faults: list[str] = []
     with ShardSeries(
         directory,
         _names("graphs"),
@@ -317,7 +319,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         labels=targets,
     ) as series:
         for chunk in (Chunk(**chunk) for chunk in request["chunks"]):
-            for record in source.read(chunk):
+            for record in _readable(source, chunk, faults):
                 if record.lacking:
                     if config.missing != "mask":
                         incomplete.append(record.lacking)
@@ -333,11 +335,13 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 groups.append(record.group)
                 counted = record.index - chunk.first
                 frame = counted if record.frame is None else record.frame
-                origins.append(Origin(record.origin, chunk.file, frame, record.id))
+                file = record.file or chunk.file
+                origins.append(Origin(record.origin, file, frame, record.id))
                 data_sets.append(chunk.data_set)
         unlabelled: list[str] = [*getattr(source, "unlabelled", ()), *incomplete]
-        if not roles:
-            return {"what": request["what"], "hash": [], "unlabelled": unlabelled}
+        if not roles or faults:
+            said = {"unlabelled": unlabelled, "unreadable": faults}
+            return {"what": request["what"], "hash": [], **said}
         content = series.close()
     refuse_cut_lists(request, truncation, own_edges)
     save_origins(directory / TASK_ORIGINS, origins)
@@ -369,6 +373,14 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "encoded": bool(encoded),
         "truncation": truncation,
     }
+
+
+def _readable(source: Source, chunk: Chunk, faults: list[str]) -> Iterator[Record]:
+    """Yield the structures of a chunk that can be read; add sentences on others to ``faults``."""
+    try:
+        yield from source.read(chunk)
+    except Unreadable as error:
+        faults += error.args
 
 
 def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:

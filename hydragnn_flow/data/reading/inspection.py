@@ -73,7 +73,7 @@ def left_out(store: GraphStore) -> list[str]:
 def masked_labels(lacking: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Return a sentence for each split and target with masked labels, from their numbers."""
     return [
-        f"{split}: {n} structures have no label of {name}, or one far off, which is masked"
+        f"{split}: structures with no label of {name}, or one far off, which is masked: {n}"
         for split, numbers in lacking.items()
         for name, n in numbers.items()
     ]

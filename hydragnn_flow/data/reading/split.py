@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -27,7 +28,7 @@ from hydragnn_flow.data.reading.index import (
     lines_of,
 )
 from hydragnn_flow.data.store.manifest import Target
-from hydragnn_flow.data.store.origins import load_origins, named
+from hydragnn_flow.data.store.origins import MASKED, load_origins, named
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError, SelectionError
 
@@ -210,7 +211,7 @@ class GraphSplit:
         if self._origins is None:
             return {}
         some = self._origins.take(graphs)
-        return {name: some[name].to_numpy() for name in some.column_names}
+        return {name: some[name].to_numpy() for name in some.column_names if name != MASKED}
 
     def where(self, graph: int) -> str:
         """Return what messages call a graph: its index in the split, and its origin if known."""
@@ -218,6 +219,16 @@ class GraphSplit:
         for file, frame, name in zip(*self.origins_of(np.array([graph])).values(), strict=True):
             said += f" ({named(f'{file}: structure {frame}', name)})" if file else ""
         return said
+
+    @cached_property
+    def masked(self) -> Mapping[int, Mapping[str, tuple[float | None, str]]]:
+        """Labels that are masked, as they are far off: value and reason, by graph and target.
+
+        The value is None if it is not a single number.
+        """
+        has = self._origins is not None and MASKED in self._origins.column_names
+        told = self._origins[MASKED].to_pylist() if has else ()
+        return {graph: json.loads(text) for graph, text in enumerate(told) if text}
 
     @cached_property
     def _origins(self) -> Any:

@@ -398,7 +398,14 @@ def _database(file: Path) -> Any:
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             if ("systems",) not in tables.fetchall():
                 raise InputError(f"{file} is a database, but no ase.db; give one that ASE wrote")
+    if file.suffix == ".json" and not is_json_database(file.read_bytes()[:4096].decode()):
+        raise UnknownFormat(f"{file} is JSON, but no ase.db; give one that ASE wrote")
     return connect(file, use_lock_file=False)
+
+
+def is_json_database(start: str) -> bool:
+    """Return whether a JSON file that begins with ``start`` is an ase.db."""
+    return bool(re.match(r'\s*\{\s*"(\d+"\s*:\s*\{|ids"|nextid")', start))
 
 
 _COUNTS: dict[str, Callable[[Path], int]] = {

@@ -85,6 +85,8 @@ class Record:
     """Sentence that says why a label is missing; empty if none is."""
     frame: int | None = None
     """Index in the file; None if it is ``index``, counted from the file's first structure."""
+    file: str = ""
+    """Path of the structure's own file, if it is another than the chunk's: a table names it."""
 
     def masked(self, targets: Mapping[str, Target]) -> Record:
         """Return the record with a label of each of the targets, NaN where it is missing."""

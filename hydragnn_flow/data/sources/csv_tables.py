@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,8 @@ from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
     StructuresSection,
+    Unreadable,
+    check_read,
     cut,
     no_structures,
     readable,
@@ -71,21 +73,20 @@ class CsvTables(StructureSource[CsvSource]):
         return [*tables, *(path for path in named if path is not None)]
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        n = 0
+        n, faults = 0, list[str]()
         for origin, row in rows_of(file):
             path = self._path(row, file)
             if path is not None and not path.is_file():
-                raise InputError(
+                faults.append(
                     f"{origin} names {path}, which is not a file; correct the path, which starts "
-                    "from the folder of the table"
+                    "from the folder of the table, or remove the row"
                 )
             n += 1
+        check_read(faults)
         return cut(n)
 
-    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        for origin, row in islice(rows_of(file), start, stop):
-            cell = lookup(row, self._section.structure, origin, "structure", "structure")
-            yield _found(cell, row, file)
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
+        return _structures(file, self._section.structure, start, stop)
 
     def _path(self, row: Mapping[str, str | None], file: Path) -> Path | None:
         return _path(row.get(self._section.structure), file)
@@ -119,21 +120,30 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
     InputError
         If the file is not such a table, or a row has no readable structure.
     """
-    empty = True
-    for origin, row in islice(rows_of(file), start, stop):
-        empty = False
-        cell = row.get(column)
-        if cell is None:
-            told = "an empty cell" if column in row else "no column"
-            raise InputError(
-                f"{origin} has {told} {column!r}, where the training data have structures; fill in "
-                f"or rename it, or remove the row"
-            )
-        with readable(origin):
-            found = _found(cell, row, file)
+    found = None
+    for found in _structures(file, column, start, stop):
+        if isinstance(found, InputError):
+            raise found
         yield found
-    if empty:
+    if found is None:
         raise no_structures(file)
+
+
+def _structures(
+    file: Path, column: str, start: int, stop: int | None
+) -> Iterator[Found | InputError]:
+    for origin, row in islice(rows_of(file), start, stop):
+        if column not in row:
+            raise InputError(
+                f"{file} has no column {column!r} (it has: {', '.join(filter(None, row))}); name "
+                f"the column of structures so, or correct data.source.structure"
+            )
+        cell = lookup(row, column, origin, "structure", "structure")
+        path, faults = _path(cell, file), list[str]()
+        with readable(path or origin, faults):
+            yield Found(from_cif(cell) if path is None else from_file(path), row, file=path)
+        for said in faults:
+            yield Unreadable(f"{said} with its row ({origin})" if path else said)
 
 
 def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
@@ -150,15 +160,16 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
     try:
         # What is no UTF-8 is Latin-1, of whose letters no number is made.
         with file.open(newline="", encoding=_encoding(file), errors="latin-1") as text:
-            header = next(csv.reader(text, strict=True, skipinitialspace=True), [])
+            header: list[str] = next(_lines(text, ","), [])
             between = re.search("[;\t|]", header[0]) if len(header) == 1 else None
             text.seek(0)
             mark = between[0] if between else ","
-            lines = csv.reader(text, delimiter=mark, strict=True, skipinitialspace=True)
+            lines, first = _lines(text, mark), "header"
             header = next(lines, [])
             if _is_data(header, file):
                 header = ["id", "target", *(f"target_{n}" for n in range(2, len(header)))]
                 text.seek(0)
+                lines, first = _lines(text, mark), "first row"  # which counts lines anew
             if twice := {name for name in header if name and header.count(name) > 1}:
                 raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
             for number, cells in enumerate(row for row in lines if row):
@@ -166,14 +177,18 @@ def rows_of(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
                 where = f"{origin} (line {lines.line_num})"
                 if len(cells) != len(header):
                     raise InputError(
-                        f"{where} has {len(cells)} cells where the header has {len(header)}; "
-                        f"correct the row"
+                        f"{where} has {len(cells)} {'cell' if len(cells) == 1 else 'cells'} where "
+                        f"the {first} has {len(header)}; correct the row"
                     )
                 if any("\0" in cell for cell in cells):
                     raise InputError(f"{where} holds a NUL; correct the row")
                 yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
     except (OSError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error
+
+
+def _lines(text: TextIO, mark: str) -> Any:
+    return csv.reader(text, delimiter=mark, strict=True, skipinitialspace=True)
 
 
 def _encoding(file: Path) -> str:
@@ -201,11 +216,6 @@ def structure_file(table: Path, cell: str) -> Path:
     path = table.parent / cell.replace("\\", "/")
     others = (path.with_name(path.name + ending) for ending in ("", *_ENDINGS))
     return next((other for other in others if other.is_file()), path)
-
-
-def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:
-    path = _path(cell, file)
-    return Found(from_cif(cell) if path is None else from_file(path), row)
 
 
 def _path(cell: str | None, file: Path) -> Path | None:

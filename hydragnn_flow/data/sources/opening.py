@@ -206,8 +206,9 @@ def _naming(number: int, data_set: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        said = re.sub(r"\bdata\.source\b(?!s)", f"data.sources.{number}", str(error))
-        raise type(error)(f"{said} (data set {data_set})") from error.__cause__
+        here = f"data.sources.{number}"
+        said = [re.sub(r"\bdata\.source\b(?!s)", here, one) for one in error.args]
+        raise type(error)(*(f"{one} (data set {data_set})" for one in said)) from error.__cause__
 
 
 def check_alike(what: str, of_each: Mapping[str, str]) -> None:

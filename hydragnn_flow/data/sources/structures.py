@@ -63,6 +63,9 @@ class Found(NamedTuple):
     """Node features and edges, if nodes are more than chemical elements."""
     converted: Mapping[str, str] = {}
     """Unit by key, for forces and stresses converted from the file's unit or sign."""
+    file: Path | None = None
+    """File of this structure alone, if it is another than that of the values: one that a row of a
+    table names."""
 
 
 def name_of(values: Mapping[str, Any]) -> str | None:
@@ -119,8 +122,11 @@ class StructureSource(Generic[AnySection]):
         """
         return [(0, 1)]
 
-    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``."""
+    def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
+        """Yield structures [start, stop) of a file; fewer if the file ends before ``stop``.
+
+        An InputError in place of a structure means that it cannot be read, but those after it can.
+        """
         yield self.structure(file)
 
     def places(self, file: Path, start: int, stop: int) -> Iterable[int]:
@@ -190,20 +196,18 @@ class StructureSource(Generic[AnySection]):
         return files_by_role(self._section, self._folder, self.suffixes)
 
     def _chunks(self, role: Role) -> list[Chunk]:
-        files = self._inputs[role]
-        for file in files:
-            if file.stat().st_size == 0:
-                raise no_structures(file)
+        files, faults = self._inputs[role], list[str]()
         # An error common to all structures is found in the first, before any file is counted.
         self._first(files)
-        chunks, first = [], 0
+        chunks, first = list[Chunk](), 0
         for file in files:
-            with readable(file):
+            with readable(file, faults):
                 cuts = self.ranges(file)
-            if not cuts:
-                raise no_structures(file)
-            chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
-            first += cuts[-1][1]
+                if not cuts:
+                    raise no_structures(file)
+                chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
+                first += cuts[-1][1]
+        check_read(faults)
         return chunks
 
     def _first(self, files: Sequence[Path], most: int = 200) -> None:
@@ -214,24 +218,44 @@ class StructureSource(Generic[AnySection]):
         InputError
             If there is none.
         """
+        faults: list[str] = []
         for file in files:
-            if any(self._read(file, 0, most, 0)):
-                self.unlabelled.clear()
-                return
-            if not self.unlabelled:
-                raise no_structures(file)
-        raise InputError(self.unlabelled[0])
+            try:
+                if any(self._read(file, 0, most, 0)):
+                    self.unlabelled.clear()
+                    return
+            except Unreadable as error:
+                faults += error.args
+            if len(faults) >= most:
+                break
+        check_read(faults)
+        raise InputError(self.unlabelled[0]) if self.unlabelled else no_structures(files[0])
+
+    def found(self, file: Path, start: int, stop: int) -> Iterator[tuple[int, Found]]:
+        """Yield structures [start, stop) of a file, each with its index in the file.
+
+        Raises
+        ------
+        Unreadable
+            At the end, if some cannot be read.
+        """
+        structures, faults = self.structures(file, start, stop), list[str]()
+        for frame in self.places(file, start, stop):
+            one = None
+            with readable(f"{file}: structure {frame}", faults):
+                one = next(structures, None)
+            if isinstance(one, InputError):
+                faults += one.args
+            elif one is None:
+                break
+            else:
+                yield frame, one
+        check_read(faults)
 
     def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record | None]:
-        structures = self.structures(file, start, stop)
-        for number, frame in enumerate(self.places(file, start, stop), first + start):
-            origin = f"{file}: structure {frame}"
-            with readable(origin):
-                found = next(structures, None)
-            if found is None:
-                return
+        for number, (frame, found) in enumerate(self.found(file, start, stop), first + start):
             try:
-                yield self._record(found, origin, number, frame)
+                yield self._record(found, f"{file}: structure {frame}", number, frame)
             except MissingLabel as error:
                 self.unlabelled.append(str(error))
                 yield None
@@ -272,7 +296,10 @@ class StructureSource(Generic[AnySection]):
             except ValueError as error:
                 raise InputError(f"{origin} {error}; correct it or remove the structure") from None
         found.atoms.calc = None  # the calculator would be sent along with every structure
-        own = found.nodes, keys, name, lacking, frame
+        file = str(found.file or "")
+        if file:
+            origin, frame = named(file, name), 0
+        own = found.nodes, keys, name, lacking, frame, file
         return Record(found.atoms, targets, origin, index, group, *own)
 
 
@@ -284,24 +311,53 @@ def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
     return ranges(n, 256, most)
 
 
+class Unreadable(InputError):
+    """Error of structures that cannot be read, with a sentence on each.
+
+    Its message is that sentence, or names ten structures at most and says how many there are.
+    """
+
+    def __str__(self) -> str:
+        if len(self.args) == 1:
+            return str(self.args[0])
+        names = [re.split(" cannot be read|; ", said)[0] for said in self.args]
+        more = f" and {n:,} more" if (n := len(names) - 10) > 0 else ""
+        return (
+            f"{len(names):,} structures cannot be read: {', '.join(names[:10])}{more}; "
+            f"the first: {self.args[0]}"
+        )
+
+
+def check_read(faults: Sequence[str]) -> None:
+    """Raise Unreadable if there are sentences on structures that cannot be read."""
+    if faults:
+        raise Unreadable(*faults)
+
+
 @contextmanager
-def readable(what: object) -> Iterator[None]:
+def readable(what: object, faults: list[str] | None = None) -> Iterator[None]:
     """Context manager: turn any exception raised inside it into an InputError.
 
-    The message of the error begins with ``what``, the name of a file or structure.
+    The message of the error begins with ``what``, the name of a file or structure. It is added to
+    ``faults`` if they are given, so that reading goes on, and raised otherwise.
     """
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        said = next(iter(str(error).splitlines()), "")
-        if isinstance(error, AssertionError) and not said:
-            said = "its content is of another format"
-        # For a missing key Python's message is only the key.
-        if isinstance(error, KeyError) or not said:
-            said = repr(error)
-        raise InputError(f"{what} cannot be read ({said}); correct or remove it") from error
+        found = error if isinstance(error, InputError) else _unreadable(what, error)
+        if faults is None:
+            raise found from error.__cause__ if found is error else error
+        faults += found.args
+
+
+def _unreadable(what: object, error: Exception) -> Unreadable:
+    said = next(iter(str(error).splitlines()), "")
+    if isinstance(error, AssertionError) and not said:
+        said = "its content is of another format"
+    # For a missing key Python's message is only the key.
+    if isinstance(error, KeyError) or not said:
+        said = repr(error)
+    return Unreadable(f"{what} cannot be read ({said}); correct or remove it")
 
 
 def no_structures(file: Path) -> InputError:

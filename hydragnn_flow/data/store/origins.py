@@ -7,16 +7,20 @@ less than a megabyte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydragnn_flow.config.sources import TEST
 from hydragnn_flow.data.store.integrity import damaged
 
 ORIGINS = "origins"
 """Name of the directory of origins in a store. Older stores, generated structures and files used in
 place have none."""
-_COLUMNS = ("file", "frame", "id")
+MASKED = "masked"
+"""Column of the labels that the preparation masks, as they are far off: JSON of value and reason by
+target, or nothing. Older stores do not have it. The value is null if it is no single number."""
 
 
 class Origin(NamedTuple):
@@ -60,7 +64,9 @@ def where_of(path: Path, structure: int) -> str:
     return str(_read(path, ["where"])["where"][structure])
 
 
-def divide_origins(paths: Iterable[Path], splits: Sequence[str], folder: Path) -> None:
+def divide_origins(
+    paths: Iterable[Path], splits: Sequence[str], folder: Path, masked: Mapping[int, Any]
+) -> None:
     """Write the origins of each split into the directory of a store.
 
     Parameters
@@ -71,11 +77,17 @@ def divide_origins(paths: Iterable[Path], splits: Sequence[str], folder: Path) -
         Name of the split of each structure, [n]; empty for structures that are left out.
     folder
         Directory of the store.
+    masked
+        Value and reason by target of each structure with masked labels; those of the test split
+        are not.
     """
     import numpy as np
     import pyarrow as pa
 
-    origins = pa.concat_tables([_read(path, _COLUMNS) for path in paths])
+    origins = pa.concat_tables([_read(path, ["file", "frame", "id"]) for path in paths])
+    said = {n: json.dumps(labels) for n, labels in masked.items() if splits[n] != TEST}
+    told = pa.array(map(said.get, range(len(splits))), pa.string())
+    origins = origins.append_column(MASKED, told)
     names = np.array(splits, dtype=object)
     (folder / ORIGINS).mkdir(exist_ok=True)
     for split in set(splits) - {""}:
@@ -83,7 +95,7 @@ def divide_origins(paths: Iterable[Path], splits: Sequence[str], folder: Path) -
 
 
 def load_origins(folder: Path, split: str, graphs: int) -> Any:
-    """Read the origins of a split as an Arrow table with the columns `file`, `frame` and `id`.
+    """Read the origins of a split as an Arrow table: `file`, `frame`, `id`, perhaps `masked`.
 
     Parameters
     ----------
@@ -112,7 +124,7 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
     if not path.exists():
         raise damaged(path, "is missing")
     try:
-        table = _read(path, _COLUMNS)
+        table = _read(path)
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise damaged(path, f"cannot be read ({said})") from error
@@ -121,11 +133,11 @@ def load_origins(folder: Path, split: str, graphs: int) -> Any:
     return table
 
 
-def _read(path: Path, columns: Sequence[str]) -> Any:
+def _read(path: Path, columns: Sequence[str] | None = None) -> Any:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        return file.read(list(columns))
+        return file.read(columns)
 
 
 def _write(path: Path, table: Any) -> None:

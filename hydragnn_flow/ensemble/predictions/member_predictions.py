@@ -343,7 +343,15 @@ def _in_store(
             where: dict[str, Column] = {"split": [name] * len(some)} if len(splits) > 1 else {}
             where[GRAPH_ID] = splits[name].graph_id[some]
             where |= splits[name].origins_of(some)
-            yield predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
+            found = predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
+            for row, graph in enumerate(some.tolist()):
+                masked = splits[name].masked.get(graph, {})
+                for target, (value, _) in masked.items():
+                    if value is not None and target in found.labels:
+                        found.labels[target][row] = value  # so that it has an error to be ranked by
+                said = "; ".join(why for _, why in masked.values())
+                found.doubts[row] = said and f"its label is far off, and masked in training: {said}"
+            yield found
             done += len(some)
 
 

@@ -76,6 +76,12 @@ class Record(NamedTuple):
         return self.found.atoms
 
     @property
+    def place(self) -> tuple[str | None, int]:
+        """File of the structure, its own if a table names one, and its index there."""
+        own = self.found.file
+        return (self.file, self.frame) if own is None else (str(own), 0)
+
+    @property
     def fault(self) -> str | None:
         """Reason why no ensemble can predict the structure, or None.
 
@@ -439,7 +445,7 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     """
     columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
     if any(record.file is not None for record in records):
-        columns |= {"file": [r.file for r in records], "frame": [r.frame for r in records]}
+        columns["file"], columns["frame"] = map(list, zip(*(r.place for r in records), strict=True))
     columns["formula"] = [_formula(record.atoms) for record in records]
     columns[ID] = [name_of(record.found.values) for record in records]
     return columns
