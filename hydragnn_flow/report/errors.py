@@ -12,7 +12,6 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hydragnn_flow.data.preparing import suspicious
 from hydragnn_flow.ensemble.summary import CLASS_MEASURES, ENSEMBLE, failed_sentences
 from hydragnn_flow.report.gcd_time import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
@@ -22,7 +21,6 @@ Summary = Mapping[str, Any]
 Estimate = Mapping[str, float | None]
 _OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_error"]
 _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
-_MORE = "errs more than"
 
 
 _MEANINGS = {
@@ -63,8 +61,9 @@ def answers(summary: Summary) -> list[str]:
             best = f"{short_name(single)}, the best single network in validation"
             told.append(f"the ensemble {_than(change)} {best}: {changed(change)} %")
         # Of many members one errs less by chance: the headline has what is no chance.
-        if (least := _least(target)) != single and _than(target["change"][least]) == _MORE:
-            told.append(f"{_MORE} {short_name(least)}: {changed(target['change'][least])} %")
+        other = target["change"][least := _least(target)]
+        if least != single and "more" in _than(other):
+            told.append(f"{_than(other)} {short_name(least)}: {changed(other)} %")
         if held := _held(summary["test"][target["target"]]):
             told.append(f"{held} of {summary['coverage'] * 100:g} % intervals hold")
         sentences.append("; ".join(told))
@@ -76,7 +75,7 @@ def _than(change: Estimate) -> str:
     lo, hi = change["lo"], change["hi"]
     if lo is None or hi is None or lo <= 0 <= hi:
         return "does not clearly differ from"
-    return "errs less than" if hi < 0 else _MORE
+    return "errs less than" if hi < 0 else "errs more than"
 
 
 def _least(target: Mapping[str, Any]) -> str:
@@ -89,10 +88,11 @@ def doubted(summary: Summary) -> list[str]:
     """Return sentences on suspicious structures of the data: how many, the worst, masked labels."""
     if not (found := summary.get("suspicious")):  # earlier ensembles say nothing of it
         return []
-    told, n = suspicious.sentences(found), len(found["all"])
     lacking = sum(n for of_split in summary["lacking"].values() for n in of_split.values())
-    masked = f"labels that are missing, or far off and masked: {lacking:,}" if lacking else ""
-    return [*told[:n], "; ".join(filter(None, [" ".join(told[n : n + 2]), masked]))]
+    masked = f"; labels that are missing, or far off and masked: {lacking:,}" if lacking else ""
+    what = f"structures{', left out' * found['left_out']}: {found['structures']} of {found['of']}"
+    worst = [f"{what}, the worst: {one['where']}: {one['why']}{masked}" for one in found["worst"]]
+    return [f"suspicious {one}" for one in (*(f"data: {one}" for one in found["all"]), *worst[:1])]
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:

@@ -57,7 +57,9 @@ class _Bars(progress.Progress):
             if note := task.fields["note"]:
                 yield Text(f"{'':<11} {note}")
         if self.table is not None:
-            yield Padding(self.table, (1, 0, 0, 0))
+            # A terminal shows ^C after the last line: if that fills the width, in a line of its
+            # own, and the next frame would begin a line too low.
+            yield Padding(self.table, (1, 0, 0, 0), expand=False)
 
 
 class CampaignView:

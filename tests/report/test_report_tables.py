@@ -190,8 +190,8 @@ def test_suspicious_structures_are_told_again_at_the_end(finished, tmp_path):
     summary |= {"suspicious": found, "lacking": {"trainset": {"gap": 1}, "valset": {"gap": 2}}}
     [told] = errors.doubted(summary)
     assert told == (
-        "suspicious structures, to be looked at (data.suspicious): 2 of 59, the worst: a.csv: "
-        "structure 2: gap is 7.2 from the median; labels that are missing, or far off and masked: 3"
+        "suspicious structures: 2 of 59, the worst: a.csv: structure 2: "
+        "gap is 7.2 from the median; labels that are missing, or far off and masked: 3"
     )
     assert f"{told}; see Data in the report" in printed(errors.closing_table(summary), 80)
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
