@@ -134,8 +134,8 @@ XYZ = "1\ngap=1.5\nCu 0 0 0\n"
         ),
         ({"type.raw": "0"}, r"type_map\.raw is missing; write the elements"),
         (
-            {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n"},
-            r"names '3\.cif', which is no",
+            {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n4.cif,2\n"},
+            r"names '3\.cif', '4\.cif', not there as files, .*rows",
         ),
         ({"1.xyz": "1\n\nCu 0 0 0\n", "l.csv": "a,b\n1.XYZ,2\n"}, r"not used: l\.csv \(column 'a'"),
         (
