@@ -88,7 +88,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 
 def sweep(path: Path, seconds: float = 0.0) -> None:
-    """Delete the temporary files that killed writers of a file have left beside it.
+    """Delete the temporary files (directories) that killed writers of one have left beside it.
 
     A process that is still writing a deleted file gets a FileNotFoundError when it has finished.
 
@@ -102,7 +102,7 @@ def sweep(path: Path, seconds: float = 0.0) -> None:
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime >= seconds:
-                left.unlink()
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -84,6 +84,13 @@ def shipped(folder: str, pattern: str) -> list[Path]:
     return sorted((copy if copy.is_dir() else package.parent / folder).glob(pattern))
 
 
+def or_shipped(path: Path) -> Path:
+    """Return a path, or that of the package's own copy if no file is at ``configs/NAME``."""
+    if path.exists() or path.parent.name != "configs":
+        return path
+    return next(iter(shipped("configs", path.name)), path)
+
+
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
     """Read a JSON file that holds a mapping, and return it as a dict.
 

@@ -296,6 +296,38 @@ class Context:
         except InputError:
             return 0  # the trial fails with the reason
 
+    def foreseen(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Return what a whole training needs of limited quantities, as far as known beforehand.
+
+        The keys are those of `search.constraints` without `joules`. The number of parameters is
+        exact. Memory [GiB] is that expected without the process. GCD-seconds are those expected
+        once the cost model has measured enough for an interval within a factor of three; before,
+        the low end of the interval, as guessed rates may be off by several times. With
+        `EarlyStopping` they are those of one epoch. All are infinite if the network is impossible.
+
+        Parameters
+        ----------
+        values
+            Value of each of a trial's hyper-parameters by dotted path.
+        """
+        config, limits = self.config, self.config.search.constraints
+        try:
+            network = config.network_with(values)
+            width = min(config.gcds(values) or 1, self.site.gcds)
+            found: dict[str, float] = {}
+            if PARAMETERS in limits:
+                found[PARAMETERS] = self.estimator.parameters(network)
+            if limits.keys() & {"seconds", "gcd_hours", "peak_memory_gib"}:
+                epochs = 1 if network.Training.EarlyStopping else config.num_epoch
+                batches = config.batches(values)
+                _, cost = self.estimator.divide(network, epochs, width, (), batches)
+                seconds = cost.seconds if cost.high < 3 * cost.low else cost.low
+                found |= {"seconds": seconds, "gcd_hours": seconds / 3600}
+                found |= {"peak_memory_gib": cost.network_gib}
+        except InputError:
+            return dict.fromkeys(limits, math.inf)
+        return {name: found[name] for name in found.keys() & limits}
+
     def to_come(self, asked: int) -> int:
         """Return the number of trials that are still to be requested from the sampler.
 

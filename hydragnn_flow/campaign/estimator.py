@@ -189,7 +189,8 @@ class Estimator:
             if self._device == "cpu" and result.is_whole:
                 self.costs.observe_process(result.peak_memory_gib)
             taken = self._taken(result)
-            if taken is None:
+            # Ordinary steps are estimated. Compiled ones are faster, and take other memory.
+            if taken is None or (self._device == "cpu" and result.replayed):
                 continue
             if taken.memory is not None:
                 self.costs.observe_memory(kind, taken.memory)

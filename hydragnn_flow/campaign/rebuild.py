@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.search.records import FIXED, REASON, active, distributions
+from hydragnn_flow.search.samplers.ruled import Foreseen
 from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
 from hydragnn_flow.search.study import add_earlier
 from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, furthest
@@ -23,7 +24,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, 
 def rebuild_study(
     directory: RunDirectory,
     config: SearchConfig,
-    parameters: Callable[[Mapping[str, Any]], int] | None = None,
+    foreseen: Foreseen | None = None,
 ) -> int:
     """Rebuild a lost study (Optuna's record of the search) from the other files of the run.
 
@@ -36,8 +37,8 @@ def rebuild_study(
         Run directory; its `run.yaml` names the earlier searches that the study started from.
     config
         Section `search` of the run.
-    parameters
-        Function that returns the number of parameters of the network with a trial's values.
+    foreseen
+        Function of a trial's values that returns what is known of limits before training.
 
     Returns
     -------
@@ -67,7 +68,7 @@ def rebuild_study(
             study = optuna.create_study(
                 study_name=STUDY, storage=storage, directions=config.directions
             )
-            add_earlier(study, config, parameters)
+            add_earlier(study, config, foreseen)
             made = _begin_trials(study, directory, config, recorded, numbers)
         end_of(directory.journal).unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # the disk may have refused it

@@ -24,14 +24,18 @@ _SECONDS_TO_END = 60.0
 _logger = logging.getLogger(__name__)
 
 
+_Epochs = Mapping[int, Mapping[str, float]]
+"""Values by number of the epoch, in its order where they are new, and by name."""
+
+
 class _Tracker(Protocol):
     """Interface of a tracker; a run is a trial or a member."""
 
     def open(self, run: str) -> Any:
         """Begin or continue a run; return a handle of it."""
 
-    def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
-        """Add values of an epoch to a run."""
+    def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
+        """Add new values to a run, of which all that is ``known`` has the new ones too."""
 
     def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         """Add to a run its hyper-parameters and its smallest validation error so far."""
@@ -44,17 +48,26 @@ class TensorBoard:
     """Tracker that writes event files below `tensorboard` in the run directory."""
 
     def __init__(self, directory: Path, name: str) -> None:
+        from tensorboard.compat.proto import event_pb2 as events
         from torch.utils.tensorboard import SummaryWriter
 
+        self._restart = events.Event(session_log=events.SessionLog(status=events.SessionLog.START))
         self._writer: Any = partial(SummaryWriter, max_queue=1)
         self._folder = directory / "tensorboard"
 
     def open(self, run: str) -> Any:
         return self._writer(str(self._folder / run))
 
-    def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            handle.add_scalar(name, value, epoch)
+    def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
+        first = min(new)
+        told = {epoch: known[epoch] for epoch in sorted(known) if epoch >= first}
+        # TensorBoard drops the later epochs of a curve that goes back: they are written again. Its
+        # reader in Python, if the one in Rust is not installed, drops them where a session starts.
+        if told != new:
+            handle.file_writer.add_event(self._restart, first)
+        for epoch, values in told.items():
+            for name, value in values.items():
+                handle.add_scalar(name, value, epoch)
         handle.flush()
 
     def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
@@ -89,10 +102,11 @@ class MLflow:
         found = known[0] if known else self._client.create_run(self._experiment, None, tags, run)
         return found.info.run_id
 
-    def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
+    def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
         now = round(1000 * time.time())
-        told = [self._metric(name, value, now, epoch) for name, value in values.items()]
-        self._client.log_batch(handle, told)  # one transaction
+        for epoch, values in new.items():
+            told = [self._metric(name, value, now, epoch) for name, value in values.items()]
+            self._client.log_batch(handle, told)  # one transaction
 
     def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         for name, value in parameters.items():
@@ -132,8 +146,9 @@ class WandB:
         handle.define_metric("*", step_metric="epoch")
         return handle
 
-    def log(self, handle: Any, epoch: int, values: Mapping[str, float]) -> None:
-        handle.log({"epoch": epoch, **values})
+    def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
+        for epoch, values in new.items():
+            handle.log({"epoch": epoch, **values})
 
     def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         handle.config.update(dict(parameters))
@@ -170,7 +185,7 @@ class Trackers:
         self._handles: dict[str, dict[str, Any]] = {}  # by run, and by tracker
         self._idle: dict[str, None] = {}
         self._told: dict[str, int] = {}
-        self._logged = defaultdict[str, set[tuple[int, str]]](set)
+        self._logged = defaultdict[str, dict[int, dict[str, float]]](dict)
         self._known = directory / "trackers.jsonl"
         earlier = len([*directory.glob(f"{FOLDER}.*")]) if names else 0
         self._prefix = {"member": f"{FOLDER}-{earlier + 1}-"} if earlier else {}
@@ -188,15 +203,17 @@ class Trackers:
                 number, loss, error, _ = one.last_epoch
                 self._told[run] = number
                 values = {"train_loss": loss, "val_error": error}
-                self._todo.put(partial(self._log, run, number, values))
+                self._todo.put(partial(self._log, run, {number: values}))
 
     def record(self, results: Iterable[SegmentResult]) -> None:
         """Log the other epochs of segments that have ended, and what they were."""
         for result in results if self._thread.is_alive() else ():
             run = self._run(result)
-            for epoch, train, loss, error in result.history:
-                values = {"train_loss": train, "val_loss": loss, "val_error": error}
-                self._todo.put(partial(self._log, run, int(epoch), values))
+            names = "train_loss", "val_loss", "val_error"
+            epochs = {
+                int(line[0]): dict(zip(names, line[1:], strict=True)) for line in result.history
+            }
+            self._todo.put(partial(self._log, run, epochs))
             ending = partial(self._end, run, dict(result.parameters), result.best_val_error)
             self._todo.put(ending)
 
@@ -229,30 +246,34 @@ class Trackers:
     def _start(self, directory: Path, campaign: str, name: str) -> None:
         self._trackers[name] = _KNOWN[name](directory, campaign)
 
-    def _log(self, run: str, epoch: int, values: Mapping[str, float]) -> None:
-        logged = self._logged[run]
-        # A running segment tells no validation loss; its result adds that.
-        new = {name: value for name, value in values.items() if (epoch, name) not in logged}
-        logged.update((epoch, name) for name in new)
+    def _log(self, run: str, epochs: _Epochs) -> None:
+        known, new = self._logged[run], dict[int, dict[str, float]]()
+        for epoch, values in epochs.items():
+            of = known.setdefault(epoch, {})
+            # A running segment tells no validation loss; its result adds that.
+            if more := {name: value for name, value in values.items() if name not in of}:
+                new[epoch] = more
+                of |= more
         self._idle.pop(run, None)
         if new:
-            self._each([*self._trackers], lambda name: self._log_to(name, run, epoch, new))
+            self._each([*self._trackers], lambda name: self._log_to(name, run, new))
             with suppress(OSError), self._known.open("a", encoding="utf-8") as file:
-                file.write(f"\n{json.dumps([run, epoch, *new])}")  # apart from half a line
+                for line in new.items():
+                    file.write(f"\n{json.dumps([run, *line])}")  # apart from half a line
 
     def _recall(self) -> None:
         """Read what earlier drivers told: segments that they left repeat some of their epochs."""
         with suppress(OSError), self._known.open(encoding="utf-8") as lines:
             for line in lines:
                 with suppress(ValueError):  # an empty line, or half a one
-                    run, epoch, *names = json.loads(line)
-                    self._logged[run].update((epoch, name) for name in names)
+                    run, epoch, values = json.loads(line)
+                    self._logged[run].setdefault(epoch, {}).update(values)
 
-    def _log_to(self, name: str, run: str, epoch: int, values: Mapping[str, float]) -> None:
+    def _log_to(self, name: str, run: str, new: _Epochs) -> None:
         handles = self._handles.setdefault(run, {})
         if name not in handles:
             handles[name] = self._trackers[name].open(run)
-        self._trackers[name].log(handles[name], epoch, values)
+        self._trackers[name].log(handles[name], new, self._logged[run])
 
     def _end(self, run: str, parameters: Mapping[str, Any], best: float | None) -> None:
         self._of_run(run, lambda tracker, handle: tracker.describe(handle, parameters, best))

@@ -131,8 +131,7 @@ class _Search(Search):
 def _check_parameters(context: Context, draws: int = 200) -> None:
     """Refuse a limit of ``parameters`` that no network drawn from the space keeps."""
     search = context.config.search
-    most = search.constraints.get(PARAMETERS)
-    if most is None:
+    if (most := search.constraints.get(PARAMETERS)) is None:
         return
     for i, given in enumerate(({}, *search.enqueue)):
         least = math.inf
@@ -164,7 +163,7 @@ class TrialPhase:
         config = context.config
         check_earlier_errors(config.search, context.store.manifest, context.validation.criterion)
         _check_parameters(context)
-        remade = rebuild_study(context.directory, config.search, context.parameters)
+        remade = rebuild_study(context.directory, config.search, context.foreseen)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
             tell(
@@ -176,7 +175,7 @@ class TrialPhase:
             config.num_epoch,
             config.seed,
             config.ensemble_size,
-            context.parameters,
+            context.foreseen,
         )
         self._ready: list[SegmentTask] = []
         site = context.site

@@ -114,6 +114,8 @@ def interruptible(told: str = "stopped; the same command continues from here") -
         with leaving_in_order():
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code in (None, 0, 1):  # completion in a shell
+            raise
         ignore_endings()  # the next message is the last
         if isinstance(stop, Stopped):
             raise

@@ -81,6 +81,7 @@ class Device(sites.Jobs):
             "file, or a site.yaml. The same command continues what was stopped. All paths must be "
             "on file systems that its nodes see. Without it, this process predicts.",
             show_default=False,
+            autocompletion=sites.completed,
         ),
     ] = None
 

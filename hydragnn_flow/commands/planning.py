@@ -167,7 +167,7 @@ def plan(
             drawn, on_nodes = planner.simulate(view, draws)
     title = planned(loaded.search, loaded.ensemble, draws, machine)
     show(plan_rows(drawn, machine, planner.power), title)
-    show(nodes_rows(on_nodes), "With other numbers of nodes, as the middle simulation")
+    show(nodes_rows(on_nodes), "With other numbers of nodes, as the simulation of median makespan")
     known: dict[str, Any] = {"is_calibrated": planner.is_calibrated, "power": planner.power}
     for sentence in conclusions(drawn, on_nodes, machine, **known):
         say(sentence)

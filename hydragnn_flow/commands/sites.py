@@ -47,6 +47,13 @@ class Jobs:
     ] = None
 
 
+def completed(incomplete: str) -> list[str]:
+    """Return the names of shipped sites that begin as what a user has typed in a shell."""
+    from hydragnn_flow.execution import shipped_sites
+
+    return [name for name in shipped_sites() if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class Machine(Jobs):
     """Command-line options that name a site (machine) and its batch jobs."""
@@ -54,7 +61,9 @@ class Machine(Jobs):
     site: Annotated[
         str,
         typer.Option(
-            "--site", help="Machine: the name of a shipped site, a site file, or a site.yaml."
+            "--site",
+            help="Machine: the name of a shipped site, a site file, or a site.yaml.",
+            autocompletion=completed,
         ),
     ] = "local"
 

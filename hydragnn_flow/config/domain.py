@@ -274,8 +274,10 @@ class Rule:
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
             raise ValueError(f"{text!r} is no expression: {reason}; {_EXAMPLE}") from error
-        named = (self._path(node) for node in ast.walk(tree) if isinstance(node, ast.Name))
-        self.paths = tuple(dict.fromkeys(named))
+        named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        for node in named:
+            node.id = self._path(node.id)
+        self.paths = tuple(dict.fromkeys(node.id for node in named))
         """Paths of the parameters that the rule names."""
         if not self.paths:
             raise ValueError(f"{text!r} names no parameter of space; {_EXAMPLE}")
@@ -307,18 +309,21 @@ class Rule:
         name = re.compile(rf"""('[^']*'|"[^"]*")|(?<![\w.])({"|".join(unique)})(?![\w.])""")
         return name.sub(lambda found: found[1] or f"_{places[found[2]]}", text)
 
-    def _path(self, node: ast.Name) -> str:
-        if re.fullmatch(r"_\d+", node.id) and int(node.id[1:]) < len(self._places):
-            return self._places[int(node.id[1:])]
-        alike = [path for path in self._places if path.endswith(f".{node.id}")]
+    def _path(self, name: str) -> str:
+        """Return the path of a name that `_with_places` has set."""
+        if re.fullmatch(r"_\d+", name) and int(name[1:]) < len(self._places):
+            return self._places[int(name[1:])]
+        alike = [path for path in self._places if path.endswith(f".{name}")]
         if len(alike) > 1:
-            raise ValueError(f"{node.id!r} may be {' or '.join(alike)}; write the whole path")
+            raise ValueError(f"{name!r} may be {' or '.join(alike)}; write the whole path")
+        # With what follows a dot, which Python takes for a part of what the name has.
+        found = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)[\w.]*", self.text)
+        name = found[0] if found else name
         ends = (path.rpartition(".")[2] for path in self._places)
         hint = (
-            did_you_mean(node.id, [*self._places, *ends, "True", "False"])
-            or "; put a word in quotes"
+            did_you_mean(name, [*self._places, *ends, "True", "False"]) or "; put a word in quotes"
         )
-        raise ValueError(f"{node.id!r} is not a parameter of space{hint}")
+        raise ValueError(f"{name!r} is not a parameter of space{hint}")
 
     def _condition(self, node: ast.expr) -> Callable[[_Values], bool]:
         match node:
@@ -334,7 +339,7 @@ class Rule:
                 links = [self._comparison(*pair) for pair in pairs]
                 return lambda values: all(link(values) for link in links)
             case ast.Name() if self._domain(node).choices in ((True, False), (False, True)):
-                path = self._path(node)
+                path = node.id
                 return lambda values: bool(values[path])
         raise ValueError(f"{self.text!r} has a part that is neither true nor false; {_EXAMPLE}")
 
@@ -364,9 +369,9 @@ class Rule:
             left, right = right, left
         if not isinstance(left, ast.Name) or not isinstance(right, ast.Name | ast.Constant):
             raise ValueError(f"{self.text!r} compares words with a calculation; {_EXAMPLE}")
-        path = self._path(left)
+        path = left.id
         if isinstance(right, ast.Name):
-            other = self._path(right)
+            other = right.id
             return lambda values: _same(values[path], values[other])
         word = right.value
         if not self._space[path].contains(word):
@@ -393,13 +398,12 @@ class Rule:
             case ast.Constant(float() | int() as value) if self._is_number(node):
                 return lambda values: value
             case ast.Name() if self._is_number(node):
-                path = self._path(node)
+                path = node.id
                 return lambda values: values[path]
-        what = self._path(node) if isinstance(node, ast.Name) else ast.unparse(node)
-        raise ValueError(f"{self.text!r} calculates with {what!r}; {_EXAMPLE}")
+        raise ValueError(f"{self.text!r} calculates with {ast.unparse(node)!r}; {_EXAMPLE}")
 
     def _domain(self, node: ast.Name) -> Parameter:
-        return self._space[self._path(node)]
+        return self._space[node.id]
 
 
 def satisfying(

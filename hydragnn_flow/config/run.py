@@ -28,7 +28,7 @@ from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, RESOURCES, ch
 from hydragnn_flow.config.sources import TargetConfig
 from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.errors import InputError, lacking
-from hydragnn_flow.plain_files import PlainLoader, read_yaml, shipped
+from hydragnn_flow.plain_files import PlainLoader, or_shipped, read_yaml, shipped
 
 _BRANCH = {"type", "architecture"}
 """Keys of a branch of output heads; ``architecture`` holds its layers."""
@@ -534,7 +534,7 @@ def load_campaign(
 
     Parameters and errors are those of :func:`load_config`.
     """
-    path = Path(path)
+    path = or_shipped(Path(path))
     values = read_yaml(path, PlainLoader)
     search = values.get("search")
     if not isinstance(search, dict) or "objective" not in search:
@@ -568,7 +568,7 @@ def resolve_config(
     values = _with_paths(values, source)
     network = values.get("network")
     if isinstance(network, str):
-        file = source.parent / network
+        file = or_shipped(source.parent / network)
         if not file.exists():
             raise InputError(f"{source}: network: there is no file {file}; correct the path")
         values["network"] = network_section(read_json(file), file)

@@ -107,8 +107,8 @@ class SearchConfig(Section):
     loss and its weights if neither ``val_loss`` nor ``train_loss`` is an objective."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Upper limits of a trial for ``peak_memory_gib``, ``gcd_hours``, ``seconds``, ``joules`` or
-    ``parameters``, as in ``{peak_memory_gib: 48, parameters: 200000}``. No trial is asked for whose
-    network has more parameters."""
+    ``parameters``, as in ``{peak_memory_gib: 48, parameters: 200000}``. No trial is proposed that
+    is expected to exceed one, but for ``joules``."""
     energy_kwh: float | None = Field(default=None, gt=0)
     """Energy used by all trials together [kWh] after which no new trial is started."""
     budget: TrainingBudget | None = None

@@ -196,8 +196,9 @@ def _check_potential(ensemble: Ensemble) -> None:
         return
     predicts = ", ".join(ensemble.calibrations)
     raise InputError(
-        f"the ensemble predicts {predicts} and is no interatomic potential; train one with "
-        f"Architecture.enable_interatomic_potential, or call the ensemble's predict"
+        f"the ensemble predicts {predicts} and is no interatomic potential; train one on "
+        f"energies and forces (Architecture.enable_interatomic_potential), or call the ensemble's "
+        f"predict"
     )
 
 

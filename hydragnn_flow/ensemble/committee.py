@@ -71,6 +71,8 @@ class Committee:
     if there is only one or none was chosen."""
     directory: Path | None = None
     """Directory that the ensemble was loaded from."""
+    tested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Test errors by target, as `test` of `ensemble.json` has them; empty if unknown."""
 
     def __repr__(self) -> str:
         return f"{self._about}\n{self.members.to_string()}"
@@ -86,9 +88,15 @@ class Committee:
         targets = [f"{name} [{unit}]" if unit else name for name, unit in units.items()]
         origin = f" from {self.directory}" if self.directory else ""
         elements = " ".join(symbols(self.manifest.elements))
+        errors = [
+            f"\nmean absolute error of {name} on the test split: {found['mae_ensemble']:.3g} "
+            f"{found['unit'] or ''}".rstrip()
+            for name, found in self.tested.items()
+            if "mae_ensemble" in found
+        ]
         return (
             f"Ensemble of {len(self.models)} networks{origin}: {', '.join(targets)}\n"
-            f"elements {elements}; intervals hold {100 * self.coverage:.3g} %"
+            f"elements {elements}; intervals aim at {100 * self.coverage:.3g} %{''.join(errors)}"
         )
 
     @property

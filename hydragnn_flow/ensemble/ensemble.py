@@ -102,6 +102,7 @@ class Ensemble(Committee):
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             directory=Path(path),
+            tested=summary.get("test", {}),
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 

@@ -360,6 +360,8 @@ def finish_ensemble(
         "measures": {name: found.to_dict() for name, found in measures.items()},
         "errors": compare_models(compared, references, test.n_atoms, store.manifest),
         "data_sets": _of_data_sets(compared, references, distributions, test, store.manifest),
+        "suspicious": store.manifest.provenance.get("suspicious") or {},
+        "lacking": store.manifest.lacking,
         **totals,
     }
     (folder / CALIBRATION).unlink(missing_ok=True)  # left by an ensemble that this one replaces

@@ -124,6 +124,8 @@ class Estimate:
     """Fraction of the time that the GCD computes rather than waits for a launch, 0 to 1."""
     uncorrected_memory_gib: float = 0.0
     """Peak memory of each GCD as counted from the network, without a margin [GiB]."""
+    network_gib: float = 0.0
+    """Median of the predicted peak memory of each GCD, without the process [GiB]."""
     low: float = 0.0
     """5th percentile of ``seconds`` [s]."""
     high: float = math.inf
@@ -324,12 +326,14 @@ class CostModel:
         factor = math.exp(off / total)
         guess = self._guess.steps.expect(self._step_case(kind, work, width))
         net = _net_bytes(work) / GIB
+        ratio, margin = self._memory_factor(kind, own)
         return Estimate(
             seconds=width * total,
             low=width * total / factor,
             high=width * total * factor,
             uncorrected_seconds=width * steps * math.exp(guess.log),
-            memory_gib=self.process_gib + net * self._memory_factor(kind, own),
+            memory_gib=self.process_gib + net * ratio * margin,
+            network_gib=net * ratio,
             uncorrected_memory_gib=self.gcd.process_gib + net,
             step_work=tuple(vars(work).values()),
             busy=1.0 if self.gcd.launches else min(1.0, float(step.parts[:2].sum())),
@@ -474,12 +478,13 @@ class CostModel:
         squares = 4.0 * 0.1**2 + math.fsum(x * x for x in repeats)
         return math.sqrt(squares / freedom), freedom
 
-    def _memory_factor(self, kind: str, own: Taken | None) -> float:
+    def _memory_factor(self, kind: str, own: Taken | None) -> tuple[float, float]:
+        """Return the ratio of needed to counted memory, and by what factor it is more at most."""
         expected = self._fits().memory.expect(Case(kind, (1.0,)))
         log, deviation = expected.log, expected.deviation
         if own is not None and own.memory is not None:
             log, deviation = math.log(own.memory), _MEMORY.noise
-        return math.exp(log + quantile(0.99, expected.freedom) * deviation)
+        return math.exp(log), math.exp(quantile(0.99, expected.freedom) * deviation)
 
 
 def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str, list[T]]:

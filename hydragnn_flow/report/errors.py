@@ -12,6 +12,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hydragnn_flow.data.preparing import suspicious
 from hydragnn_flow.ensemble.summary import CLASS_MEASURES, ENSEMBLE, failed_sentences
 from hydragnn_flow.report.gcd_time import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
@@ -21,6 +22,7 @@ Summary = Mapping[str, Any]
 Estimate = Mapping[str, float | None]
 _OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_error"]
 _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
+_MORE = "errs more than"
 
 
 _MEANINGS = {
@@ -32,7 +34,7 @@ _MEANINGS = {
     "r2": "coefficient of determination: 1 is perfect, 0 the mean of the labels",
     "crps": "continuous ranked probability score of mean and error bar: small is good",
     "spearman": "rank correlation of errors and error bars: 1 same order, 0 unrelated",
-    "coverage": "part of the labels that the intervals hold: their percentage is right",
+    "coverage": "part of the labels that the intervals hold: good if near their percentage",
     "width": "mean width of the intervals",
     "accuracy": "part of the classes that are right",
     "auc": "area under the ROC curve: 1 is perfect, 0.5 chance",
@@ -44,25 +46,53 @@ _MEANINGS = {
 def answers(summary: Summary) -> list[str]:
     """Return a sentence for each target: how good its ensemble is, and how sure.
 
-    They are of the test split: the mean absolute error, its change from the best single network,
+    They are of the test split: the mean absolute error beside the standard deviation of the labels,
+    whether it differs from the best single network's, as far as the interval of the change tells,
     and the part of the true values that the intervals hold.
     """
     single, sentences = str(summary["best_member"]), []
     for name, target in summary["errors"].items():
-        change = target["change"][single]["value"]
-        beside = ""
-        if change is not None:
-            percents = round(100 * abs(change))
-            words = f"{percents} % {'less' if change < 0 else 'more'} than" if percents else "as"
-            beside = f", {words} the best single network"
-        tested = summary["test"][target["target"]]
-        held = f"; {_held(tested)} of {summary['coverage'] * 100:g} % intervals hold"
-        sentences.append(
+        spread = target.get("spread")  # earlier ensembles have none
+        labels = f", whose labels have a standard deviation of {number(spread)}" if spread else ""
+        told = [
             f"{name}: mean absolute error {with_interval(target['mae'][ENSEMBLE])} "
             f"{target['unit']}".rstrip()
-            + f" on {target['structures']:,} structures{beside}{held if _held(tested) else ''}"
-        )
+            + f" on {target['structures']:,} structures{labels}"
+        ]
+        if (change := target["change"][single])["value"]:  # else it is the only member
+            best = f"{short_name(single)}, the best single network in validation"
+            told.append(f"the ensemble {_than(change)} {best}: {changed(change)} %")
+        # Of many members one errs less by chance: the headline has what is no chance.
+        if (least := _least(target)) != single and _than(target["change"][least]) == _MORE:
+            told.append(f"{_MORE} {short_name(least)}: {changed(target['change'][least])} %")
+        if held := _held(summary["test"][target["target"]]):
+            told.append(f"{held} of {summary['coverage'] * 100:g} % intervals hold")
+        sentences.append("; ".join(told))
     return sentences
+
+
+def _than(change: Estimate) -> str:
+    """Say how the ensemble's error compares with a member's, as far as the interval tells."""
+    lo, hi = change["lo"], change["hi"]
+    if lo is None or hi is None or lo <= 0 <= hi:
+        return "does not clearly differ from"
+    return "errs less than" if hi < 0 else _MORE
+
+
+def _least(target: Mapping[str, Any]) -> str:
+    """Return the key of the member with the smallest error."""
+    mae: Mapping[str, Estimate] = target["mae"]
+    return min((key for key in mae if key != ENSEMBLE), key=lambda key: mae[key]["value"] or 0.0)
+
+
+def doubted(summary: Summary) -> list[str]:
+    """Return sentences on suspicious structures of the data: how many, the worst, masked labels."""
+    if not (found := summary.get("suspicious")):  # earlier ensembles say nothing of it
+        return []
+    told, n = suspicious.sentences(found), len(found["all"])
+    lacking = sum(n for of_split in summary["lacking"].values() for n in of_split.values())
+    masked = f"labels that are missing, or far off and masked: {lacking:,}" if lacking else ""
+    return [*told[:n], "; ".join(filter(None, [" ".join(told[n : n + 2]), masked]))]
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
@@ -125,12 +155,14 @@ def members_table(summary: Summary) -> pd.DataFrame:
     """Return a table of the members of the ensemble, a row each.
 
     Its columns are trial, reason for the choice, weight, errors, graphs per step, learning rate,
-    training time [s], GCDs, and the reason why training ended early; empty columns are left out.
+    training time [s], GCDs as `trained on`, and the reason why training ended early; empty columns
+    are left out.
     """
     table = pd.DataFrame(summary["members"], dtype=object)
     table = table.reindex(columns=_OF_MEMBERS, fill_value="").fillna("")
-    table["gcds"] = [", ".join(map(str, gcds)) for gcds in table["gcds"]]
-    return table.loc[:, (table != "").any()]
+    # Numbers of devices, not of how many.
+    table["gcds"] = [", ".join(f"GCD {gcd}" for gcd in gcds) for gcds in table["gcds"]]
+    return table.loc[:, (table != "").any()].rename(columns={"gcds": "trained on"})
 
 
 def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -176,8 +208,9 @@ def closing_table(summary: Summary) -> RenderableType:
     tables = [terminal(errors_frame(summary), title)]
     if (each := data_sets_frame(summary)) is not None:
         tables.append(terminal(each, "The ensemble on each data set, and intervals that hold"))
-    sentences = [*explained(summary), *failed_sentences(summary), cost_sentence(summary)]
-    return Group(*tables, *map(Text, sentences))
+    told = [*explained(summary), *failed_sentences(summary)]
+    told += [f"{one}; see Data in the report" for one in doubted(summary)]
+    return Group(*tables, *map(Text, [*told, cost_sentence(summary)]))
 
 
 def explained(summary: Summary) -> list[str]:
@@ -195,15 +228,15 @@ def explained(summary: Summary) -> list[str]:
     for name, target in summary["errors"].items():
         if target["structures"] < most:
             sentences.append(f"{name}: {target['structures']:,} structures have a label")
-        errors = {key: of["value"] for key, of in target["mae"].items()}
-        key = min(errors, key=errors.__getitem__)
-        if key == ENSEMBLE or errors[key] == errors[ENSEMBLE]:
+        key = _least(target)
+        errors = [target["mae"][of]["value"] for of in (ENSEMBLE, key)]
+        if errors[0] <= errors[1]:
             continue
         more = target["change"][key]
         by = f", {changed(more)} %" if more["value"] is not None else ""
         sentences.append(
-            f"{name}: the ensemble errs more than {model_name(summary, key)}, "
-            f"{number(errors[ENSEMBLE])} against {number(errors[key])} {target['unit']}{by}"
+            f"{name}: the ensemble {_than(more)} {model_name(summary, key)}, "
+            f"{' against '.join(map(number, errors))} {target['unit']}{by}"
         )
     return sentences
 

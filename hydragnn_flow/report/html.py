@@ -157,7 +157,7 @@ def read_run(directory: Path) -> RunFiles:
         manifest=kept_manifest(kept) if kept.exists() else store,
         stage=stage,
         study=study,
-        trials=study_frame(study, stage.results, config.search.objectives),
+        trials=study_frame(study, stage.results, config.search.objectives, stage.is_driven),
         ensemble=read_summary(directory) if run.summary.exists() else None,
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),

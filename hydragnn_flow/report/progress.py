@@ -36,7 +36,7 @@ def running_table(segments: Sequence[Running], total: int, rows: int) -> Table:
     for one in heapq.nsmallest(rows, segments, key=lambda one: one.last_epoch is None):
         name, last = f"{one.kind} {one.number}", one.last_epoch
         if last is None:
-            table.add_row(name, f"– of {one.to_epoch}")
+            table.add_row(name, f"none yet, of {one.to_epoch}")
             continue
         left = in_words(max(0.0, last.end - time.time()))
         losses = f"{last.loss:.4g}", f"{last.error:.4g}"
@@ -47,7 +47,7 @@ def running_table(segments: Sequence[Running], total: int, rows: int) -> Table:
 
 
 class _Bars(progress.Progress):
-    """Progress bars, with the note of each in a line below, and then a table."""
+    """Progress bars, with the note of each in a line below them, and then a table."""
 
     table: Table | None = None
 
@@ -55,7 +55,7 @@ class _Bars(progress.Progress):
         yield from super().get_renderables()
         for task in self.tasks:
             if note := task.fields["note"]:
-                yield Text(f"{task.description:<11} {note}")
+                yield Text(f"{'':<11} {note}")
         if self.table is not None:
             yield Padding(self.table, (1, 0, 0, 0))
 

@@ -35,7 +35,7 @@ from hydragnn_flow.report.gcd_time import (
 from hydragnn_flow.report.progress import running_table
 from hydragnn_flow.report.tables import SIMULATED_RUN, number
 from hydragnn_flow.report.trials_frame import best_table, find_study, study_frame
-from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of, recorded
+from hydragnn_flow.run_directory import COMMANDS, CONFIG, RunDirectory, objectives_of, recorded
 from hydragnn_flow.search.records import TrialRecord, own, record_of
 from hydragnn_flow.segment import Kind, SegmentResult, trial_kwh
 
@@ -68,6 +68,8 @@ class Stage:
     """Kinds (``trial``, ``member``) of segments of which more will be sent."""
     study: optuna.Study | None = None
     """Study of the search; None before it begins."""
+    is_driven: bool = True
+    """True if a driver (process in charge) is at work on the run."""
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
@@ -82,7 +84,7 @@ class Stage:
             training = len(self.begun - {*self.trained, *self.failed})
             failed = f", {len(self.failed)} failed" if self.failed else ""
             told = f"members: {len(self.trained)} of {self.planned_members or '?'} are trained"
-            return f"{told}, {training} in training{failed}"
+            return f"{told}, {training} {'in training' if self.is_driven else 'stopped'}{failed}"
         if self.phase == "calibration":
             return f"calibration and test: all {self.planned_members} members are trained"
         return {"preparation": "preparation of the data", "finished": "finished"}[self.phase]
@@ -140,6 +142,7 @@ def stage_of(run_directory: Path) -> Stage:
         at_work,
         [kind for kind in more if more[kind] and phase != "finished"],
         study,
+        is_driven(directory.path),
     )
 
 
@@ -240,7 +243,8 @@ def status_table(run_directory: Path) -> RenderableType:
     shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []
     shown.append(Text(f"phase: {stage}"))
     if stage.study is not None:
-        frame = study_frame(stage.study, stage.results, objectives_of(run_directory))
+        objectives = objectives_of(run_directory)
+        frame = study_frame(stage.study, stage.results, objectives, stage.is_driven)
         shown.append(best_table(frame, 5))
     # Where nobody asks for errors, a structure is all that they are measured on.
     if stage.has_members and (found := best_errors(run_directory, stage.results)):
@@ -269,8 +273,11 @@ def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
 
 
 def _driver(run_directory: Path, stage: Stage) -> Iterator[str | Table]:
-    if not is_driven(run_directory):
-        yield "no driver is at work on it; `hydragnn-flow run` continues it"
+    if not stage.is_driven:
+        # Of a script or a notebook, the name alone says how it is called again.
+        command = (recorded(run_directory).get(COMMANDS) or ["hydragnn-flow run"])[-1]
+        command = command.replace("hydragnn-flow prepare ", "hydragnn-flow run ")
+        yield f"no driver is at work on it; `{command}` continues it"
         return
     driver = read_json(run_directory / DRIVER_FILE)
     workers = read_workers(run_directory)

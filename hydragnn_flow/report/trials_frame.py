@@ -11,12 +11,13 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Group
 
 from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.fence import is_driven
 from hydragnn_flow.plain_files import FROM_A_COPY, read_yaml
 from hydragnn_flow.report.tables import cell, objective_label, short_names, terminal
 from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of
@@ -40,13 +41,13 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``trial``, the number; ``state``: ``complete``, ``pruned``, ``failed`` or ``running``;
-        ``reason`` of a failure; ``origin`` of a trial taken from another study, else empty;
-        ``value`` of the objective, at the last rung if the trial did not
-        reach its end; a column per parameter, named by its dotted path, empty for trials without
-        the parameter; from the ledger the ``rung`` reached, ``epochs``, ``seconds`` of training,
-        the largest number of ``gcds`` that trained the trial at a time, ``joules`` if they were
-        counted, ``started`` and ``ended`` (times in UTC).
+        ``trial``, the number; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or
+        ``stopped`` if no driver is at work; ``reason`` of a failure; ``origin`` of a trial taken
+        from another study, else empty; ``value`` of the objective, at the last rung if the trial
+        did not reach its end; a column per parameter, named by its dotted path, empty for trials
+        without the parameter; from the ledger the ``rung`` reached, ``epochs``, ``seconds`` of
+        training, the largest number of ``gcds`` that trained the trial at a time, ``joules`` if
+        they were counted, ``started`` and ``ended`` (times in UTC).
 
         With several objectives there are, instead of ``value``, a column ``value.<objective>`` for
         each, and ``pareto``: True if the trial is on the Pareto front. With constraints there are
@@ -99,7 +100,8 @@ def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
     results, study = list(directory.results()), read_study(run_directory)
     recorded = (result.number for result in results if result.kind == "trial")
     directory.check_study((trial.number for trial in study.get_trials(deepcopy=False)), recorded)
-    return study, study_frame(study, results, objectives_of(run_directory))
+    driven, objectives = is_driven(run_directory), objectives_of(run_directory)
+    return study, study_frame(study, results, objectives, driven)
 
 
 def read_study(run_directory: Path) -> optuna.Study:
@@ -128,7 +130,10 @@ def find_study(run_directory: Path) -> optuna.Study | None:
 
 
 def study_frame(
-    study: optuna.Study, segments: Iterable[SegmentResult], objectives: Sequence[str] = ()
+    study: optuna.Study,
+    segments: Iterable[SegmentResult],
+    objectives: Sequence[str] = (),
+    driven: bool = True,
 ) -> pd.DataFrame:
     """Return a table of the trials of any Optuna study, as :func:`trials_frame` describes it.
 
@@ -141,7 +146,10 @@ def study_frame(
     objectives
         Names of the objectives. If there is not one for each objective of the study, a single
         objective is called `value`, and several are called by their index.
+    driven
+        False if no driver (process in charge) is at work: trials that would run are `stopped`.
     """
+    words = WORDS if driven else {**WORDS, TrialState.RUNNING: "stopped"}
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state in WORDS]
     width = len(study.directions)
     names = ["value"] if width == 1 else [str(i) for i in range(width)]
@@ -149,7 +157,7 @@ def study_frame(
         names = list(objectives)
     columns: dict[str, Any] = {
         "trial": [trial.number for trial in trials],
-        "state": [WORDS[trial.state] for trial in trials],
+        "state": [words[trial.state] for trial in trials],
         "reason": [str(trial.user_attrs.get(REASON, "")) for trial in trials],
         "origin": [str(trial.user_attrs.get(ORIGIN, "")) for trial in trials],
     }

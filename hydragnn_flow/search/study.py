@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ from hydragnn_flow.search.records import (
     suggest,
 )
 from hydragnn_flow.search.rungs import Rungs, Verdict
-from hydragnn_flow.search.samplers.encoding import Space, Values
-from hydragnn_flow.search.samplers.ruled import sampler_of
+from hydragnn_flow.search.samplers.encoding import Space
+from hydragnn_flow.search.samplers.ruled import Foreseen, sampler_of
 from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
 
 _logger = logging.getLogger(__name__)
@@ -50,14 +51,15 @@ LIMITS = "limits"
 
 
 def add_earlier(
-    study: optuna.Study, config: SearchConfig, parameters: Callable[[Values], int] | None = None
+    study: optuna.Study, config: SearchConfig, foreseen: Foreseen | None = None
 ) -> None:
     """Add the ended trials of the searches that `search.warm_start` names to a new study.
 
     Only trials whose parameters lie in the space of this search and meet its rules are added. Their
     numbers come before those of the study's own trials, and the limits of this search apply to
     them. Each has the attribute `ORIGIN`, and none becomes a member. At the end the attribute
-    `BEGUN` is set. ``parameters`` counts the parameters of the network with a trial's values.
+    `BEGUN` is set. ``foreseen`` has the number of parameters of the network with a trial's values;
+    trials with impossible networks are left out.
 
     Raises
     ------
@@ -80,8 +82,11 @@ def add_earlier(
             )
         for trial in found:
             excess = _excess(trial, earlier, name, config)
-            if parameters is not None and PARAMETERS in config.constraints:
-                excess[PARAMETERS] = parameters(trial.params) - config.constraints[PARAMETERS]
+            if foreseen is not None and PARAMETERS in config.constraints:
+                count = foreseen(trial.params)[PARAMETERS]
+                if not math.isfinite(count):
+                    continue  # its network is impossible with the data of this search
+                excess[PARAMETERS] = count - config.constraints[PARAMETERS]
             study.add_trial(
                 optuna.trial.create_trial(
                     state=trial.state,
@@ -199,9 +204,9 @@ class Search:
         Seed that decides the suggestions, together with the content of the study.
     ensemble_size
         Number of good trials that the search has to find.
-    parameters
-        Function that returns the number of parameters of the network with a trial's values, for
-        a limit of it; None if there is no network.
+    foreseen
+        Function of a trial's values that returns what is known before training of quantities in
+        ``search.constraints``; None if nothing is.
 
     Raises
     ------
@@ -216,18 +221,18 @@ class Search:
         num_epoch: int,
         seed: int,
         ensemble_size: int = 1,
-        parameters: Callable[[Values], int] | None = None,
+        foreseen: Foreseen | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
         self._storage = StudyStorage(Path(path))
-        self._study = self._open(parameters)
+        self._study = self._open(foreseen)
         trials = self._study.get_trials(deepcopy=False)
         # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
         self._sampler = sampler_of(
-            config, seed, rung_epochs=config.rung_epochs(num_epoch), parameters=parameters
+            config, seed, rung_epochs=config.rung_epochs(num_epoch), foreseen=foreseen
         )
         self._study.sampler = self._sampler
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
@@ -241,7 +246,7 @@ class Search:
         for trial in own(self._study.get_trials(deepcopy=False)):
             self._restore(trial)
 
-    def _open(self, parameters: Callable[[Values], int] | None) -> optuna.Study:
+    def _open(self, foreseen: Foreseen | None) -> optuna.Study:
         study = None
         if self._storage.get_all_studies():
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
@@ -255,7 +260,7 @@ class Search:
                 storage=self._storage,
                 directions=self.config.directions,
             )
-            add_earlier(study, self.config, parameters)
+            add_earlier(study, self.config, foreseen)
         enqueue(study, self.config.enqueue)
         self._storage.commit()
         return study

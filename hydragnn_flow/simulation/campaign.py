@@ -203,7 +203,9 @@ def play(
 
 def _simulable(config: RunConfig) -> RunConfig:
     """Return a configuration in which settings that need real time or predictions are replaced."""
-    search, ensemble = config.search, config.ensemble
+    # Functions of the user's would take what is simulated for real.
+    search = config.search.model_copy(update={"callbacks": ()})
+    ensemble = config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
         # Later fits of a thousand trials hardly differ, so each gives a fiftieth of the trials.
         batch = max(1, search.trials // 50)

@@ -65,7 +65,7 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
         Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = sampler_of(context.config.search, seed, "random", parameters=context.parameters)
+    sampler = sampler_of(context.config.search, seed, "random", foreseen=context.foreseen)
     study = optuna.create_study(sampler=sampler)
     found = []
     for number in range(count):
@@ -197,8 +197,8 @@ class Planner:
         """Simulate the campaign repeatedly, and once each on half and twice the number of nodes.
 
         Estimated times may be wrong in the same direction for all trials. Each simulation assumes
-        another common error, at evenly spaced quantiles of the error's distribution. Simulations on
-        other numbers of nodes assume the middle one of these errors.
+        another common error, at evenly spaced quantiles of the error's distribution. The one of
+        median makespan is repeated on other numbers of nodes.
 
         Parameters
         ----------
@@ -215,15 +215,16 @@ class Planner:
         """
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
-        middle = draws // 2
-        asked = [(nodes, draw) for draw in range(draws)] + [(n, middle) for n in others]
-        found = []
-        for number, (n, draw) in enumerate(asked, start=1):
+        found: list[Simulated] = []
+        for number, n in enumerate([nodes] * draws + others):
+            # Not by the errors: chance may make the campaign of the middle one longer than most.
+            order = sorted(range(min(number, draws)), key=lambda draw: found[draw].makespan)
+            draw = number if number < draws else order[draws // 2]
             off = NormalDist().inv_cdf((draw + 0.5) / draws)
             found.append(self._play(_with_nodes(self._site, n), off, draw))
-            view.step("simulations", number, len(asked))
-        on_nodes = {n: one for (n, _), one in zip(asked, found, strict=True) if n != nodes}
-        return found[:draws], on_nodes | {nodes: found[middle]}
+            view.step("simulations", number + 1, draws + len(others))
+        on_nodes = dict(zip([*others, nodes], [*found[draws:], found[draw]], strict=True))
+        return found[:draws], on_nodes
 
     def _play(self, site: Site, off: float, draw: int) -> Simulated:
         view = CampaignView(Console(quiet=True))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -172,6 +173,8 @@ class RecordedSteps:
         """Reason why steps are ordinary ones from now on; empty as long as they are not."""
         self.replayed = 0
         """Number of gradients and evaluations of a batch that were replayed or compiled."""
+        self.seconds: tuple[list[float], list[float]] = [], []
+        """CPU times of gradients that were compared, ordinary and recorded ones [s]."""
         # Learning rate, weight of the average, and numbers of graphs and atoms of a step.
         self._settings = torch.zeros(4, device=device)
         rate, average.weight, *counts = self._settings.unbind()
@@ -373,20 +376,22 @@ class RecordedSteps:
         sums = [self._loss, self._gradient]
         before = [each.clone() for each in sums]
 
-        def found(add: Callable[[], None]) -> list[Tensor]:
+        def found(add: Callable[[], None], seconds: list[float]) -> list[Tensor]:
             torch._foreach_zero_(sums)
+            began = time.thread_time()
             add()
+            seconds.append(time.thread_time() - began)
             return [each.clone() for each in sums]
 
         try:
-            expected = found(lambda: self._add(moved(filled.own, self._device)))
+            expected = found(lambda: self._add(moved(filled.own, self._device)), self.seconds[0])
             if place.replay is None:
                 compute: Compute = partial(self._gradient_of, place.batch)
                 if self._cache is not None:
                     compute = self._compiled(compute, self._cache)
                 compute()
                 place.replay = self._recorder.record(lambda: self._add_up(compute()))
-            same = found(place.replay)
+            same = found(place.replay, self.seconds[1])
         finally:
             torch._foreach_copy_(sums, before)
         return max(map(_difference, same, expected))

@@ -30,7 +30,7 @@ from hydragnn_flow.models.model import Model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
-from hydragnn_flow.training.compiled import is_faster
+from hydragnn_flow.training.compiled import expected_speed
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.filled import FilledBatch, Filler
 from hydragnn_flow.training.loading import moved, on_device
@@ -125,7 +125,9 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         freeze(model, spec.start.frozen)
-        self._to_compile = self._sizes_to_compile()
+        self._to_compile = list[Size]()
+        if self.settings.compile is True:
+            self._to_compile = choose_sizes(*self._first_batches(), most=1)
         recorder = self._recorder_for(model)
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
@@ -547,24 +549,47 @@ class Trainer:
         """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
-    def _sizes_to_compile(self) -> list[Size]:
-        """Choose the sizes of batches whose gradient is compiled; the same ones after a restart."""
-        wanted, epochs = self.settings.compile, self.spec.epochs
+    def _first_batches(self) -> tuple[NDArray[np.int64], int, int]:
+        """Return graphs, atoms and edges of the first batches, largest graph, number of batches.
+
+        They are the same after a restart.
+        """
         # Unlike a trial's, a member's `after_epoch` is another one after a restart.
+        epochs = self.spec.epochs
         number = epochs.until_epoch - (epochs.after_epoch if self.spec.kind == "trial" else 0)
-        # Compiled kernels use one thread.
-        on_cpu = self.device.type == "cpu" and self.spec.threads == 1
-        if not wanted or (wanted == "auto" and not (on_cpu and is_faster(self.spec.network))):
-            return []
         pieces, steps = self._pieces(0, 0)
-        rows = rows_of(self.train, pieces), self._largest, number * steps
-        return choose_sizes(*rows, most=1) if wanted is True else sizes_to_compile(*rows)
+        return rows_of(self.train, pieces), self._largest, number * steps
+
+    def _compile_if_it_pays(self) -> None:
+        """Measure an ordinary gradient; choose to compile it if the steps to come are worth it."""
+        speed = expected_speed(self.spec.network)
+        # Compiled kernels use one thread.
+        if speed == 1.0 or self.device.type != "cpu" or self.spec.threads * self.world.size > 1:
+            return
+        pieces, steps = self._pieces(0, 0)
+        left = (self.spec.epochs.until_epoch - self.progress.epoch) * steps - self.progress.step
+        if left < 300:  # so that three gradients take 1 % at most
+            return
+        seconds = math.inf
+        for piece in (3 * pieces)[:3]:
+            batch = self.train.batch(piece)
+            began = time.thread_time()
+            loss = self._loss_of(self.model, batch, Counts(batch.num_graphs, batch.num_nodes))
+            torch.autograd.grad(loss, self.parallel.weights)
+            seconds = min(seconds, (time.thread_time() - began) / max(1, batch.num_edges))
+        self._to_compile = sizes_to_compile(*self._first_batches(), left, seconds, speed)
+        recorder = self._recorder_for(self.model)
+        self.recorded = None if recorder is None else self._recorded(recorder)
 
     def _compile(self, monitor: TrainingMonitor) -> None:
         """Compile the gradient of each size to compile, with the first two batches that have it."""
-        if self.recorded is None or not self._to_compile or self.is_finished:
+        if self.is_finished:
             return
         self.model.train()
+        if self.settings.compile == "auto" and self.recorded is None:
+            self._compile_if_it_pays()
+        if self.recorded is None or not self._to_compile:
+            return
         pieces, largest, done = self._pieces(0, 0)[0], self._largest, Counter[Size]()
         for piece, rows in zip(pieces, rows_of(self.train, pieces), strict=True):
             own = int(rows[0]), int(rows[1]), int(rows[2])
@@ -580,6 +605,9 @@ class Trainer:
                 filled = self._filled(TRAINING, self.train.batch(piece))
                 if filled is not None:
                     self.recorded.prepare(filled)
+        ordinary, compiled = map(sum, self.recorded.seconds)
+        if self.settings.compile == "auto" and compiled > ordinary:
+            self.recorded.refuse(f"compiled, they take {compiled / ordinary:.1f} times as long")
         monitor.evaluated(0.0)  # the time of the first step begins now
 
     def _recorder_for(self, model: nn.Module) -> Recorder | None:

@@ -79,6 +79,14 @@ def test_every_whole_segment_teaches(start):
     assert ratio(again, EGNN) == pytest.approx(ratio(context, EGNN))
 
 
+def test_compiled_steps_teach_nothing_about_others(campaign):
+    context = campaign(site=replace(SITE, node=replace(SITE.node, device="cpu")))
+    before = ratio(context, SCHNET)
+    for replayed in (20, 0):
+        context.record([ended(task(context, 0, SCHNET), 3.0, replayed=replayed)])
+        assert (ratio(context, SCHNET) == before) == bool(replayed)
+
+
 def test_muon_takes_longer_on_any_number_of_gcds(start):
     """Its matrix products are repeated by every GCD."""
     muon = SCHNET | {"Training.Optimizer.type": "Muon"}

@@ -149,6 +149,8 @@ def test_a_call_that_was_refused_can_be_corrected(written):
         ({"gap": [n % 5 + 0.5 for n in range(44)]}, {"units": {"gab": "eV"}}, "no label 'gab'"),
         ({"gap": [None] * 44}, {}, "no structure has 'gap'"),
         ({}, {}, "there are none"),
+        ([n % 5 + 0.5 for n in range(44)], {}, "such as {'gap': gaps}"),
+        (None, {}, "structures: have no labels"),
         ({"forces": [np.ones((2, 3))] * 44}, {}, "correct their shapes"),
         ({"charge": [np.ones(4 * (1 + n % 2)) / (n + 1) for n in range(44)]}, {}, "rename it"),
     ],
@@ -195,4 +197,5 @@ def test_the_notebook_runs_whole(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "Ensemble of 3 networks" in ended.stdout
+    assert "mean absolute error of energy_per_atom on the test split: 0." in ended.stdout
     assert "'energy_per_atom_std'" in ended.stdout

@@ -139,6 +139,28 @@ def test_no_trial_is_asked_for_beyond_a_limit_of_parameters(campaign):
     assert len(sizes) >= 4, "not all the same network"
 
 
+@pytest.mark.parametrize(
+    ("name", "most"), [("seconds", 0.15), ("gcd_hours", 4e-5), ("peak_memory_gib", 5e-4)]
+)
+def test_no_trial_is_asked_for_beyond_a_limit_of_time_or_memory(campaign, name, most):
+    context = campaign(constraints={name: most})
+    drawn = (survey(of, 15, seed=0) for of in (context, campaign()))
+    asked, free = ([context.foreseen(one.parameters)[name] for one in found] for found in drawn)
+    assert max(asked) <= most < max(free)
+
+
+def test_what_trials_take_is_learnt_for_later_ones(campaign):
+    def machine(spec):
+        steps = 6 * -(-36 // spec.network.Training.batch_size)
+        times = {"seconds": float(steps), "step_seconds": 1.0, "steps": steps}
+        return replace(well(spec), gcds=["0"], **times)
+
+    limits = {"constraints": {"seconds": 80.0}, "rungs": "none", "sampler": "random"}
+    trials, _ = run(campaign(trials=24, **limits), machine)
+    sizes = [trial.parameters["Training.batch_size"] for trial in trials]
+    assert 2 in sizes[:8] and {*sizes[12:]} == {4}
+
+
 def test_networks_enqueued_beyond_a_limit_of_parameters_fail_by_name(campaign):
     phase = TrialPhase(campaign(constraints={"parameters": 900}))
     large = {"Architecture.mpnn_type": "PNA", "Architecture.hidden_dim": 8}

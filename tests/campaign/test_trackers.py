@@ -45,6 +45,52 @@ def test_tensorboard_has_every_epoch(tracked):
     assert sorted(one.step for one in events.Scalars("val_error")) == [1, 2, 3, 4]
 
 
+def steps_that_tensorboard_shows(folder, last):
+    """By tag, as the reader in Rust shows them, which pages have, and as the one in Python does."""
+    pytest.importorskip("tensorboard_data_server")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.context import RequestContext
+    from tensorboard.data import server_ingester
+    from tensorboard.util.grpc_util import ChannelCredsType
+
+    server = server_ingester.SubprocessServerDataIngester(
+        server_binary=server_ingester.get_server_binary(),
+        logdir=str(folder),
+        reload_interval=0,
+        channel_creds_type=ChannelCredsType.LOCAL,
+        samples_per_plugin={"scalars": 1000},
+    )
+    server.start()
+    asked = {"experiment_id": "", "plugin_name": "scalars", "downsample": 1000}
+    ends = time.monotonic() + 60
+    while True:
+        found = server.data_provider.read_scalars(RequestContext(), **asked).get(".", {})
+        shown = {tag: [one.step for one in of] for tag, of in found.items()}
+        if [of[-1] for of in shown.values()] == [last] * len(VALUES) or time.monotonic() > ends:
+            break
+        time.sleep(0.02)
+    server._stdin_handle.close()  # ends it
+    events = EventAccumulator(str(folder)).Reload()
+    return shown, {tag: [one.step for one in events.Scalars(tag)] for tag in shown}
+
+
+def test_tensorboard_shows_the_epochs_that_were_told_late(tmp_path):
+    """A running segment tells some of its epochs, its result all; another driver goes on."""
+    pytest.importorskip("tensorboard")
+    history = [[float(epoch), 0.9, 0.95, 0.8] for epoch in range(1, 15)]
+    first = Trackers(["tensorboard"], tmp_path, "mine")
+    told_while_it_runs(first, "trial", 7, (2, 3, 5))
+    first.record([segment(7, history[:7])])
+    told_while_it_runs(first, "trial", 7, (9, 11))
+    first.close()
+    second = Trackers(["tensorboard"], tmp_path, "mine")
+    told_while_it_runs(second, "trial", 7, (8, 12))
+    second.record([segment(7, history[7:])])
+    second.close()
+    for shown in steps_that_tensorboard_shows(tmp_path / "tensorboard" / "trial-7", 14):
+        assert shown == {name: [*range(1, 15)] for name in VALUES}
+
+
 def test_mlflow_has_one_run_for_a_trial_with_its_parameters(tracked):
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
@@ -100,8 +146,8 @@ class Notes:
         self.opened.append(run)
         return run
 
-    def log(self, handle, epoch, values):
-        self.told += [(handle, epoch, name) for name in values]
+    def log(self, handle, new, known):
+        self.told += [(handle, epoch, name) for epoch, values in new.items() for name in values]
 
     def describe(self, handle, parameters, best):
         self.described.append(handle)
@@ -128,7 +174,7 @@ def test_epochs_that_a_new_driver_repeats_are_told_once(notes, tmp_path):
     told_while_it_runs(first, "trial", 7, (1, 2))
     first.close()
     with (tmp_path / "trackers.jsonl").open("a") as file:
-        file.write('\n["trial-7", 3, "train_')  # a driver was killed here
+        file.write('\n["trial-7", 3, {"train_')  # a driver was killed here
     second = Trackers(["tensorboard"], tmp_path, "mine")
     told_while_it_runs(second, "trial", 7, (1, 2, 3))
     second.record([segment(7, HISTORY)])

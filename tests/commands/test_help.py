@@ -1,5 +1,8 @@
 """Help of the commands: by task, and whole at the width of any terminal."""
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -33,3 +36,14 @@ def test_paragraphs_fill_the_width(name, width):
     for line, following in pairwise(map(str.strip, description)):
         if line and following and not line.startswith("Usage"):
             assert len(line) + 1 + len(following.split()[0]) > width - 2, (line, following)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("pre", ["prepare", "predict"]), ("run x --site fro", ["frontier"])]
+)
+def test_a_shell_completes_commands_and_sites(typed, offered):
+    asks = {"COMP_WORDS": f"hydragnn-flow {typed}", "COMP_CWORD": str(len(typed.split()))}
+    asks["_HYDRAGNN_FLOW_COMPLETE"] = "complete_bash"
+    command = [sys.executable, "-m", "hydragnn_flow"]
+    done = subprocess.run(command, env=os.environ | asks, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, offered), done.stderr

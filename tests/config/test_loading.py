@@ -23,6 +23,15 @@ def test_every_shipped_configuration_loads(path, tmp_path):
     assert path.parent.name != "configs" or config.remarks() == []
 
 
+def test_shipped_files_are_found_where_there_is_no_clone(
+    quickstart, write, configs, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    named = load_config(write({**quickstart, "network": "configs/potential.json"}))
+    assert named.network == load_config(configs / "quickstart.yaml").network
+    assert load_config("configs/quickstart.yaml").name == "quickstart"
+
+
 def test_file_names_are_relative_to_the_file_that_has_them(
     quickstart, change, write, tmp_path, monkeypatch
 ):

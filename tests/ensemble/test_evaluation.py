@@ -193,6 +193,39 @@ def test_labels_far_beyond_the_error_bars_are_doubted(ensemble, structures, fact
     assert (says in doubts[0]) if says else not doubts
 
 
+def test_the_structure_that_makes_most_of_the_squared_errors_is_named(
+    ensemble, alloy_store, tmp_path
+):
+    said: list[str] = []
+    found = [*store_records(alloy_store).values()]
+    atoms = [one.atoms.copy() for one in found]
+    errors = np.random.default_rng(0).normal(size=len(atoms))
+    predicted = ensemble.predict(atoms).graphs["energy_mean"]
+    for one, energy in zip(atoms, predicted + errors, strict=True):
+        one.calc = SinglePointCalculator(one, energy=energy)
+    evaluate(ensemble, atoms, say=said.append)
+    assert not any("squared" in line for line in said), "no error stands out"
+    atoms[17].calc.results["energy"] += 100.0
+    evaluate(ensemble, atoms, say=said.append)
+    told = [line for line in said if "squared" in line]
+    assert len(told) == 1 and re.match(
+        r"energy: 99\.\d % of the squ.* of structure 17; look", told[0]
+    )
+    write(tmp_path / "some.extxyz", atoms)
+    evaluate(ensemble, tmp_path / "some.extxyz", say=said.append)
+    assert f"those of {tmp_path}/some.extxyz: structure 17; look" in said[-1]
+    energies = [{"energy": np.array([one.get_potential_energy()])} for one in atoms]
+    graphs = [
+        atoms_to_graph(*of, 4.0, None, targets=e) for *of, e in zip(atoms, energies, strict=True)
+    ]
+    path, targets = tmp_path / "some.gs", {"energy": Target(level="graph", dim=1)}
+    write_store(
+        path, {"trainset": graphs[:10], "testset": graphs[10:]}, targets=targets, cutoff=4.0
+    )
+    evaluate(ensemble, path, say=said.append)
+    assert said[-1].endswith("those of testset: graph 7; look there first")
+
+
 def broken(number, **results):
     def changed(structures):
         known = structures[number].calc.results | results

@@ -74,8 +74,11 @@ def test_missing_labels_neither_calibrate_nor_count(alloy_store, tmp_path):
         splits[name][0].forces[:] = np.nan
     store = write_store(tmp_path / "s", splits, targets=alloy_store.manifest.targets, cutoff=4.0)
     assert store.manifest.lacking == {"testset": {"forces": 1}, "valset": {"forces": 1}}
+    store.manifest.provenance["suspicious"] = {"structures": 1, "of": 24}
     run = untrained_ensemble(tmp_path / "run", store)
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
+    assert summary["suspicious"] == store.manifest.provenance["suspicious"]
+    assert summary["lacking"] == store.manifest.lacking
     found = summary["calibration"]
     assert found["energy"]["structures"] == 1 + found["forces"]["structures"] == 5
     table = pd.read_parquet(run / "predictions" / "test_nodes.parquet")

@@ -251,5 +251,7 @@ def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store):
     assert energy["unit"] == "meV/atom" and energy["structures"] == len(atoms) - 1
     assert energy["mae"]["ensemble"]["value"] == pytest.approx(np.mean(100 / atoms[1:]))
     assert energy["change"]["0"]["value"] == pytest.approx(-0.5)
+    each = truth["energy"][1:, 0] / atoms[1:]
+    assert energy["spread"] == pytest.approx(1000 * np.std(each))
     some = compare_models(models, truth, atoms, store.manifest, np.arange(len(atoms)) < 3)
     assert [of["structures"] for of in some.values()] == [2, 3]

@@ -63,7 +63,7 @@ def test_every_figure_is_drawn_and_fits_in_light_and_dark(browse, width):
           const ink = canvas.getContext("2d");
           ink.drawImage(image, 0, 0, 64, 64);
           const shades = new Set(new Uint32Array(ink.getImageData(0, 0, 64, 64).data.buffer));
-          return [box.left, box.right, box.height, shades.size];
+          return [box.left, box.right, box.height, shades.size, figure.scrollWidth - box.width];
         });
         const background = window.getComputedStyle(page.body).backgroundColor;
         return [figures, page.documentElement.scrollWidth, background.match(/\\d+/g).map(Number)];
@@ -72,8 +72,9 @@ def test_every_figure_is_drawn_and_fits_in_light_and_dark(browse, width):
         *["--blink-settings=preferredColorScheme=0"] * is_dark,
     )
     assert len(figures) == 10
-    for left, right, tall, shades in figures:
+    for left, right, tall, shades, hidden in figures:
         assert 0 <= left < right <= width and tall > 100
+        assert hidden < 1, "all of it is seen"
         assert shades > 20, "a picture that is not one colour"
     assert whole <= width
     assert (sum(background) < 200) == is_dark

@@ -39,6 +39,9 @@ def test_every_section_of_a_finished_run_is_there(text, finished):
     assert "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>" in text
     assert f'ensemble = Ensemble.load("{finished.directory}")' in text
     assert "<dt>left out</dt>" not in text and len(text) < 1_000_000
+    columns = ", of <code>energy</code>, <code>forces_x</code>, "
+    assert columns in text and "ends of the 80 % interval.\n</p>" in text
+    assert "; 1 is as bad as predicting the mean</dt>" in text
 
 
 def test_figures_show_sums_alone_per_atom(finished):
@@ -95,7 +98,7 @@ def test_a_search_still_going_says_what_is_missing_and_escapes_the_text_of_users
     page = write_report(searching.directory).read_text(encoding="utf-8")
     assert page.count("<script") == 1 and "<b>note" not in page
     assert page.count("&lt;script&gt;alert(&#39;x&#39;)") == 4
-    assert "still going: 10 of 16 trials" in page and "ensemble is not finished" in page
+    assert "search is stopped: 10 of 16 trials" in page and "ensemble is not finished" in page
     assert "Accuracy on the test split" not in headings(page)
     # The best is that of a trial within the limits, and is named by the objective.
     assert "<dt>best val.forces of a complete trial</dt><dd>1.00e-07</dd>" in page

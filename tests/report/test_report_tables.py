@@ -2,7 +2,9 @@
 
 import io
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -17,6 +19,7 @@ from hydragnn_flow.ensemble.evaluation.measures import MEASURES
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.report import errors
 from hydragnn_flow.report import gcd_time as cost
+from hydragnn_flow.report.html import model_card, write_report
 from hydragnn_flow.report.tables import cell, shown, terminal
 from hydragnn_flow.report.trials_frame import best_table, study_frame, trials_table
 from hydragnn_flow.run_directory import RunDirectory
@@ -121,6 +124,7 @@ def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(
 def test_members_have_the_columns_that_say_something(finished):
     table = errors.members_table(summary_of(finished))
     assert "choice" not in table and list(table["reason"]) == ["", "diverged", "diverged"]
+    assert list(table["trained on"]) == ["GCD 0"] * 3 and "gcds" not in table
 
 
 def test_every_measure_has_a_name_and_its_interval():
@@ -145,11 +149,60 @@ def test_answers_say_how_good_the_ensemble_is_and_how_sure(finished):
     assert len(sentences) == len(summary["errors"])
     for sentence, (name, target) in zip(sentences, summary["errors"].items(), strict=True):
         assert sentence.startswith(f"{name}: mean absolute error ")
-        assert f"on {target['structures']:,} structures" in sentence
-        change = round(100 * target["change"][str(summary["best_member"])]["value"])
-        words = f"{abs(change)} % {'less' if change < 0 else 'more'} than" if change else "as"
-        assert f", {words} the best single network; " in sentence
+        spread = f"whose labels have a standard deviation of {cell(target['spread'])}"
+        assert f"on {target['structures']:,} structures, {spread}; " in sentence
         assert f"of {summary['coverage'] * 100:g} % intervals hold" in sentence
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "words"),
+    [
+        (-0.276, 0.058, "does not clearly differ from"),
+        (-0.276, -0.058, "errs less than"),
+        (0.01, 0.2, "errs more than"),
+        (None, None, "does not clearly differ from"),
+    ],
+)
+def test_a_difference_is_told_where_its_interval_leaves_no_doubt(finished, lo, hi, words):
+    """Of the best by validation in the headline; of one that is best by chance only below."""
+    summary = summary_of(finished)
+    forces, single = summary["errors"]["forces"], str(summary["best_member"])
+    other = next(key for key in forces["change"] if key != single)
+    forces["mae"][other]["value"] = 0.9 * min(of["value"] for of in forces["mae"].values())
+    forces["change"][single] = {"value": -0.16, "lo": lo, "hi": hi}
+    forces["change"][other] = {"value": 0.15, "lo": -0.18, "hi": 0.47}
+    headline = errors.answers(summary)[-1]
+    assert f"the ensemble {words} member {single}, the best single network in valid" in headline
+    assert f"member {other}" not in headline
+    below = errors.explained(summary)[-1]
+    assert below.startswith(f"forces: the ensemble does not clearly differ from member {other}")
+    forces["change"][other] = {"value": 0.15, "lo": 0.05, "hi": 0.47}
+    assert f"errs more than member {other}: +15.0 (+5.0 to" in errors.answers(summary)[-1]
+
+
+def test_suspicious_structures_are_told_again_at_the_end(finished, tmp_path):
+    worst = [
+        {"where": f"a.csv: structure {n}", "why": "gap is 7.2 from the median"} for n in (2, 3)
+    ]
+    found = {"structures": 2, "of": 59, "worst": worst, "all": [], "left_out": False}
+    summary = summary_of(finished)
+    assert not errors.doubted(summary)
+    summary |= {"suspicious": found, "lacking": {"trainset": {"gap": 1}, "valset": {"gap": 2}}}
+    [told] = errors.doubted(summary)
+    assert told == (
+        "suspicious structures, to be looked at (data.suspicious): 2 of 59, the worst: a.csv: "
+        "structure 2: gap is 7.2 from the median; labels that are missing, or far off and masked: 3"
+    )
+    assert f"{told}; see Data in the report" in printed(errors.closing_table(summary), 80)
+    run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
+    (run / "ensemble" / "ensemble.json").write_text(json.dumps(summary))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert f'<p>{told}; <a href="#data">' in page[: page.index("<nav")]
+    kept = run / "ensemble" / "manifest.json"
+    manifest = json.loads(kept.read_text())
+    manifest["provenance"]["suspicious"] = found
+    kept.write_text(json.dumps(manifest))
+    assert "* suspicious structures, not left out: 2 of 59\n" in model_card(run, "out")
 
 
 def test_failures_of_like_reasons_are_together():

@@ -25,6 +25,7 @@ from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE, LastEpoch, Running
 from hydragnn_flow.report.gcd_time import spent
+from hydragnn_flow.report.html import write_report
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import best_errors, stage_of, status_table
 from hydragnn_flow.search import JOURNAL
@@ -177,6 +178,22 @@ def test_the_last_failures_are_shown_and_what_was_passed_over(searching):
     assert "passed over: trial 6: c.pt: is damaged" in lines
 
 
+def test_nothing_runs_without_a_driver_and_the_whole_command_continues_it(searching):
+    running = [searching.study.ask().number for _ in range(2)]
+    with sole_driver(searching.directory):
+        assert f"{len(running)} running" in shown(searching.directory)
+    text = shown(searching.directory)
+    assert f"{len(running)} stopped" in text and "running" not in text
+    assert "`hydragnn-flow run 'a b.yaml' --site local` continues it" in text
+    told = CliRunner().invoke(cli.app, ["trials", str(searching.directory)]).stdout
+    assert f"{len(running)} stopped" in told and "running" not in told
+    page = write_report(searching.directory).read_text(encoding="utf-8")
+    assert f", {len(running)} stopped" in page and "running</" not in page
+    prepared = {**CONFIGURATION, "commands": ["hydragnn-flow prepare a.yaml --run-dir b"]}
+    (searching.directory / "run.yaml").write_text(json.dumps(prepared))
+    assert "`hydragnn-flow run a.yaml --run-dir b` continues it" in shown(searching.directory)
+
+
 def test_a_function_says_how_long_it_has_been_at_work(run_directory):
     study = new_study(run_directory)
     for number, seconds in enumerate((30, 75, 5000)):
@@ -208,15 +225,17 @@ def test_the_phase_follows_from_what_is_there(tmp_path, finished):
     for k in range(2):
         (members / str(k)).mkdir(parents=True)
         (members / str(k) / "begun").touch()
-    assert phase(made.directory) == "members: 0 of 3 are trained, 2 in training"
+    assert phase(made.directory) == "members: 0 of 3 are trained, 2 stopped"
+    with sole_driver(made.directory):
+        assert phase(made.directory) == "members: 0 of 3 are trained, 2 in training"
     made.add_members()
     ledger = made.directory / "segments.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[:-2]))
-    assert phase(made.directory) == "members: 1 of 3 are trained, 1 in training"
+    assert phase(made.directory) == "members: 1 of 3 are trained, 1 stopped"
     failed = [{"member": 1, "trial": 4, "reason": "diverged: loss is nan"}]
     (members.parent / "selection.json").write_text(json.dumps({"failed": failed}))
-    assert phase(made.directory) == "members: 1 of 3 are trained, 0 in training, 1 failed"
+    assert phase(made.directory) == "members: 1 of 3 are trained, 0 stopped, 1 failed"
     ledger.write_text("".join(lines))
     # One that began early and was not chosen has left nothing but its record.
     assert phase(made.directory).startswith("members: 2 of 3 are trained")
@@ -348,7 +367,7 @@ def test_running_segments_are_shown_with_what_they_have_reached(searching, width
         "trial 3 3 of 18 1.5e-06 1.235e+05 2.8 h",
         *(f"trial {n} {n} of 18 1.5e-06 1.235e+05 50 min" for n in range(4, 9)),
         "member 2 1 of 18 0.5 0.25 0 s",
-        *(f"trial {n} – of 18" for n in (20, 21)),
+        *(f"trial {n} none yet, of 18" for n in (20, 21)),
         "and 18 more",
     ]
     assert "the best 5 of 7 trials: 4 pruned, 2 complete, 1 failed" in lines
@@ -407,7 +426,7 @@ def test_the_live_view_shows_every_number_whole(width):
     assert max(map(len, lines)) <= width
     assert re.search(r"^search +[━╸╺ ]+ 9134/10000 +\d:\d\d:\d\d left \S+$", lines[0]), lines[0]
     assert re.search(r"^ensemble +[━╸╺ ]+ 1/3 +\d:\d\d:\d\d left \S+$", lines[1]), lines[1]
-    assert lines[2] == "search      2 running  3456 complete  5678 pruned  best 0.05069"
+    assert lines[2] == "            2 running  3456 complete  5678 pruned  best 0.05069"
     rows = [" ".join(line.split()) for line in lines[6:]]
     told = [f"trial {n} {n} of 1234 0.5 0.25 50 min" for n in range(1000, 1005)]
     assert rows == [*told, "and 69,995 more"]

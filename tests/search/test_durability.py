@@ -406,13 +406,14 @@ def test_earlier_trials_teach_no_broken_rule_and_no_network_that_is_too_large(tm
     changes = {"where": ("hidden_dim <= 40",), "constraints": {"parameters": 600.0}}
     config = CONFIG.model_copy(update={"warm_start": (tmp_path / "first",), **changes})
 
-    def parameters(values):
-        return values[WIDTH] ** 2
+    def foreseen(values):
+        return {"parameters": float("inf") if values[WIDTH] % 2 else values[WIDTH] ** 2}
 
-    with Search(tmp_path / "second", config, 18, 1, parameters=parameters) as second:
+    with Search(tmp_path / "second", config, 18, 1, foreseen=foreseen) as second:
         trials = second._study.get_trials()
         found = [second.ask().parameters[WIDTH] ** 2 for _ in range(12)]
     widths = [trial.params[WIDTH] for trial in trials]
+    assert not any(width % 2 for width in widths)
     assert max(widths) <= 40 < max(one.parameters[WIDTH] for one in search.records)
     assert [t.constraints["parameters"] for t in trials] == [w**2 - 600 for w in widths]
     assert max(found) <= 600 < max(widths) ** 2

@@ -34,8 +34,9 @@ BATCH = replace(SITE, node=GPU, nodes=4, blocks=2, scheduler="slurm", walltime=4
 def run(tmp_path, config, store):
     """Simulate the small campaign; its directory is `run` below the test's."""
 
-    def simulated(site=SITE, trials=TRIALS, **changes):
-        search = config.search.model_copy(update={"trials": trials})
+    def simulated(site=SITE, trials=TRIALS, callbacks=(), **changes):
+        update = {"trials": trials, "callbacks": callbacks}
+        search = config.search.model_copy(update=update)
         return simulate(
             config.model_copy(update={"search": search}),
             site,
@@ -71,6 +72,11 @@ def test_one_seed_gives_one_result_and_another_one_another(run, tmp_path):
         seen.append((run(seed=seed, trials=12), timeless(tmp_path / "run")))
     assert seen[0] == seen[1]
     assert seen[0][0].makespan != seen[2][0].makespan
+
+
+def test_functions_of_the_user_are_not_called_for_trials_that_are_not_there(run, capsys):
+    run(seed=1, callbacks=("builtins:print",))
+    assert capsys.readouterr().out == ""
 
 
 def test_no_gcd_has_more_segments_than_it_may(run, tmp_path):

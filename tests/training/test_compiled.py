@@ -1,5 +1,6 @@
 """Steps whose gradient is compiled by inductor, on a CPU."""
 
+import os
 import time
 
 import numpy as np
@@ -11,7 +12,6 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.training import compiled, recorded
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan import sizes
 from hydragnn_flow.training.plan.sizes import sizes_to_compile
 from hydragnn_flow.training.trainer import Trainer
 
@@ -29,10 +29,10 @@ def cache(tmp_path):
     return tmp_path / "compiled"
 
 
-def trainer_of(folder, store, compile, deadline=None, **changes):
+def trainer_of(folder, store, compile, deadline=None, epochs=EPOCHS, **changes):
     network = network_with(**{**SETTINGS, "Training__compile": compile, **changes})
     fields = {"network": network, "run_directory": str(folder.parent), "deadline": deadline}
-    spec = make_spec(folder, store, EPOCHS, **fields)
+    spec = make_spec(folder, store, epochs, **fields)
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
@@ -78,8 +78,7 @@ def test_without_a_compiler_steps_are_ordinary(tmp_path, alloy_store, monkeypatc
     assert "install g++" in trainer.recorded.reason and not trainer.recorded.replayed
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     np.testing.assert_allclose(trainer.progress.history, ordinary.progress.history, rtol=1e-5)
-    monkeypatch.setattr(sizes, "_COMPILED", 0.0)
-    assert trained(tmp_path / "auto", alloy_store, "auto").recorded is None
+    assert compiled.expected_speed(load_network(network_with())) == 1.0
 
 
 @pytest.mark.slow
@@ -110,6 +109,12 @@ def test_kernels_are_found_when_all_are_finished(tmp_path):
     with compiled.finished(folder) as there:
         assert there == folder and (there / "kernel").read_text() == "another's"
     assert list(folder.parent.iterdir()) == [folder]
+    dead, alive = (folder.with_name(f".{name}.1.tmp") for name in ("dead", "alive"))
+    for left, age in ((dead, 4000), (alive, 3000)):
+        (left / "half").mkdir(parents=True)
+        os.utime(left, 2 * (time.time() - age,))
+    with compiled.finished(folder.with_name("others")):
+        assert not dead.exists() and alive.exists()
 
 
 def test_nothing_is_compiled_before_a_stop_or_a_near_deadline(tmp_path, alloy_store, cache):
@@ -141,12 +146,7 @@ def test_after_an_error_of_a_compiled_step_others_are_ordinary(
 ):
     def failing(compute, cache):
         calls = iter(range(8))
-
-        def run():
-            next(calls)
-            return compute()
-
-        return run
+        return lambda: [next(calls), *compute()][1:]
 
     monkeypatch.setattr(recorded, "compiled", failing)
     ordinary = trained(tmp_path / "ordinary", alloy_store, False)
@@ -169,13 +169,34 @@ def test_dropout_continues_after_a_stop(tmp_path, alloy_store, monkeypatch):
         assert torch.equal(parts.model.get_parameter(name), weight)
 
 
-def test_only_long_trainings_of_types_that_gain_are_compiled(tmp_path, alloy_store, monkeypatch):
-    assert trainer_of(tmp_path / "short", alloy_store, "auto").recorded is None
-    monkeypatch.setattr(sizes, "_COMPILED", 0.0)
-    assert trainer_of(tmp_path / "long", alloy_store, "auto").recorded is not None
-    assert trainer_of(tmp_path / "off", alloy_store, False).recorded is None
-    monkeypatch.setenv("HYDRAGNN_FLOW_REPLAY", "0")
-    assert trainer_of(tmp_path / "none", alloy_store, "auto").recorded is None
+@pytest.mark.parametrize(
+    ("compile", "epochs", "more", "reason"),
+    [
+        ("auto", 150, -0.5, ""),
+        ("auto", 150, 0.5, "compiled, they take 1.5 times as long"),
+        (True, 150, 0.5, ""),
+        ("auto", 75, -0.5, None),
+    ],
+)
+def test_long_trainings_are_compiled_where_that_is_faster(
+    tmp_path, alloy_store, monkeypatch, compile, epochs, more, reason
+):
+    now, loss_of = [0.0], Trainer._loss_of
+
+    def of_a_second(*arguments):
+        now[0] += 1.0
+        return loss_of(*arguments)
+
+    def traced(compute, cache):
+        return lambda: [now.append(now.pop() + more), *compute()][1:]
+
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    monkeypatch.setattr(Trainer, "_loss_of", of_a_second)
+    monkeypatch.setattr(recorded, "compiled", traced)
+    trainer = trainer_of(tmp_path / "t", alloy_store, compile, epochs=epochs)
+    with pytest.raises(Stopped):
+        trainer.run(lambda: trainer.progress.step > 2)
+    assert (trainer.recorded and trainer.recorded.reason) == reason
 
 
 @pytest.mark.parametrize(
@@ -191,14 +212,16 @@ def test_only_long_trainings_of_types_that_gain_are_compiled(tmp_path, alloy_sto
     ],
 )
 def test_types_that_gain(changes, gains):
-    assert compiled.is_faster(load_network(network_with(**changes))) is gains
+    assert (compiled.expected_speed(load_network(network_with(**changes))) > 1.0) is gains
 
 
-def test_sizes_are_compiled_where_the_edges_to_come_are_worth_it():
-    alike = np.tile([[32, 1024, 20480]], (100, 1))
-    assert sizes_to_compile(alike, 32, 1_000) == sizes_to_compile(alike[:0], 32, 10**6) == []
-    assert len(sizes_to_compile(alike, 32, 20_000)) == 1
+def test_sizes_are_compiled_where_the_steps_to_come_are_worth_it():
+    alike, costs = np.tile([[32, 1024, 20480]], (100, 1)), (10**9, 2.4e-6, 1.5)
+    few = sizes_to_compile(alike, 32, 1_000, *costs)
+    assert few == sizes_to_compile(alike[:0], 32, 10**6, *costs) == []
+    assert len(sizes_to_compile(alike, 32, 20_000, *costs)) == 1
+    assert sizes_to_compile(alike, 32, 20_000, 1_000, *costs[1:]) == []
     # A tenth of the edges beside many others: one size is mostly padding, two are worth more steps.
     mixed = np.where(np.arange(100)[:, None] % 10, alike // [1, 1, 10], alike)
-    assert sizes_to_compile(mixed, 32, 20_000) == []
-    assert len(sizes_to_compile(mixed, 32, 200_000)) > 1
+    assert sizes_to_compile(mixed, 32, 20_000, *costs) == []
+    assert len(sizes_to_compile(mixed, 32, 200_000, *costs)) > 1

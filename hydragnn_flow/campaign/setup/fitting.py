@@ -119,6 +119,8 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]
     """Return extended XYZ of structures with their targets and no other labels."""
     names = _names(targets)
     for name in names:
+        if not isinstance(name, str):
+            raise InputError("targets: give values with their name, such as {'gap': gaps}")
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
             raise InputError(f"targets: {name!r} is no name of a label; use letters, digits and _")
     if targets is not None and not names:
@@ -145,6 +147,8 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]
         {k: v for k, v in row.items() if (k in names if targets is not None else _is_label(k, v))}
         for row in rows
     ]
+    if not any(chosen):
+        raise InputError("structures: have no labels; give them as targets")
     try:
         return [*map(_with_labels, structures, chosen, levels)]
     except (TypeError, ValueError) as error:

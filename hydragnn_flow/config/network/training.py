@@ -241,7 +241,7 @@ class Training(Section):
     """Recompute activations of message-passing layers for the gradient, to save memory. A PaiNN
     potential of width 64 takes 112 instead of 219 MB for 20,480 edges, in twice the time."""
     compile: Literal["auto", True, False] = False
-    """Compile the gradient's kernels. With ``auto`` on CPUs, for trainings of many edges."""
+    """Compile the gradient's kernels. With ``auto`` on CPUs, for trainings that this shortens."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` is autocast, with weights in fp32."""
     sharding: Sharding | None = None

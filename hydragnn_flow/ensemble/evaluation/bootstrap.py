@@ -124,9 +124,10 @@ def compare_models(
     dict
         Values of `errors` in `ensemble.json`, by target, or by ``NAME per atom`` for a target that
         is a sum over atoms, or ``NAME Brier score`` (mean square error) for one of classes: name of
-        the ``target``, ``unit``, number of ``structures``, ``mae`` by model, and relative
-        ``change`` of the error from each other model to the first (-0.1: the first model's error is
-        a tenth smaller). Both ``mae`` and ``change`` have intervals.
+        the ``target``, ``unit``, number of ``structures``, ``spread`` (standard deviation of the
+        labels, None for classes), ``mae`` by model, and relative ``change`` of the error from each
+        other model to the first (-0.1: the first model's error is a tenth smaller). Both ``mae``
+        and ``change`` have intervals.
     """
     names, found = list(predicted), {}
     for target, reference in references.items():
@@ -136,7 +137,8 @@ def compare_models(
         label, unit = f"{target} Brier score" if about.classes else target, about.unit
         if manifest.is_extensive(target):
             unit, factor = per_atom(about.unit)
-            label, errors = f"{target} per atom", errors * (factor / n_atoms[:, None])
+            scale = factor / n_atoms[:, None]
+            label, errors, reference = f"{target} per atom", errors * scale, reference * scale
         known = np.isfinite(errors).all(axis=0)
         if chosen is not None:
             known &= chosen[structure, None]
@@ -148,6 +150,7 @@ def compare_models(
             "target": target,
             "unit": unit,
             "structures": len(np.unique(structures)),
+            "spread": None if about.classes else float(reference[known].std()),
             "mae": {name: of.to_dict() for name, of in zip(names, mae, strict=True)},
             "change": {name: of.to_dict() for name, of in zip(names[1:], change, strict=True)},
         }

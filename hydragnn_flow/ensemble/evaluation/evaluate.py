@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
 
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.evaluation.measures import TargetMeasures, measure_targets
@@ -117,18 +118,20 @@ def predict_labelled(
             raise InputError(
                 f"{opened.store.path}: a GraphStore names its labels by targets; leave the keys out"
             )
-        found = _in_store(ensemble, opened, say)
+        found, where = _in_store(ensemble, opened, say)
     elif isinstance(opened, Files):
         records = readable_records(ensemble, opened, say)
         with naming(opened.path, records):
-            found = _in_records(ensemble, records, keys, say)
+            found, where = _in_records(ensemble, records, keys, say)
     else:
-        found = _in_records(ensemble, by_name(opened), keys, say)
-    _tell_doubts(ensemble, found, say)
+        found, where = _in_records(ensemble, by_name(opened), keys, say)
+    _tell_doubts(ensemble, found, where, say)
     return found
 
 
-def _in_store(ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]) -> Predicted:
+def _in_store(
+    ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]
+) -> tuple[Predicted, Callable[[int], str]]:
     store, splits = opened
     labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
     if not labelled:
@@ -140,7 +143,7 @@ def _in_store(ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]) ->
     if len(splits) > 1:
         names = ", ".join(one.name for one in splits)
         say(f"splits that count together: {names}; choose one with split (--split)")
-    return predict_graphs(ensemble, store, splits, {})
+    return predict_graphs(ensemble, store, splits, {}), partial(_where, splits)
 
 
 def _in_records(
@@ -148,8 +151,8 @@ def _in_records(
     records: Mapping[str, Record],
     keys: Mapping[str, str],
     say: Callable[[str], None],
-) -> Predicted:
-    """Read the labels of structures, then predict the structures.
+) -> tuple[Predicted, Callable[[int], str]]:
+    """Read the labels of structures, then predict the structures; return their names too.
 
     This order reports errors in labels before the slow prediction. ``records`` are the structures
     by their names in messages, and ``keys`` the keys of labels by target.
@@ -175,35 +178,55 @@ def _in_records(
     _tell_missing(ensemble, labels, say)
     found = predict_all(ensemble, records)
     dims = {name: values.shape[2] for name, values in found.members.items()}
-    return replace(
-        found, labels={name: in_components(v, name, dims[name]) for name, v in labels.items()}
-    )
+    labels = {name: in_components(v, name, dims[name]) for name, v in labels.items()}
+    return replace(found, labels=labels), [*records].__getitem__
 
 
-def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
+def _where(splits: Sequence[GraphSplit], graph: int) -> str:
+    """Return the name in messages of a graph, by its index in ``splits`` joined."""
+    ends = np.cumsum([len(split) for split in splits])
+    place = int(np.searchsorted(ends, graph, side="right"))
+    return splits[place].where(graph - int(ends[place]) + len(splits[place]))
+
+
+def _tell_doubts(
+    ensemble: Ensemble,
+    data: Predicted,
+    where: Callable[[int], str],
+    say: Callable[[str], None],
+) -> None:
     """Report predictions that are not finite, and labels far beyond the error bars.
 
-    No model errs by ten standard deviations in the median on labels like those of its training.
+    Structures that make most of the squared errors are named by ``where``, from their indices. No
+    model errs by ten standard deviations in the median on labels like those of its training.
     Labels in another unit, of another sign or from another zero are that far away.
     """
     n_structures = len(data.facts.n_atoms)
     predicted = ensemble.distributions(data.members, data.facts)
     for name, reference in data.labels.items():
         found, is_labelled = predicted[name], np.isfinite(reference)
+        target = ensemble.manifest.targets[name]
         known = is_labelled & np.isfinite(found.mean)
         rows = "structures" if len(reference) == n_structures else "atoms"
         if without := int((~is_labelled).any(axis=1).sum()):
             say(f"{name} of {without} {rows} has no label and does not count")
         if lost := int((is_labelled > known).any(axis=1).sum()):
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
-        if ensemble.manifest.targets[name].classes:
+        if target.classes:
             continue
-        deviations = np.abs(found.mean - reference)[known] / found.std[known]
+        errors = np.where(known, np.abs(found.mean - reference), 0.0)
+        structure = target.rows_of(np.arange(n_structures), data.facts.n_atoms)
+        squares = np.bincount(structure, np.square(errors).sum(axis=1), n_structures)
+        few = np.flatnonzero(squares > squares.sum() / 4).tolist()
+        if n_structures >= 10 and few and (part := squares[few].sum() / squares.sum()) > 0.5:
+            told = f"{name}: {100 * part:.1f} % of the squared errors (RMSE, R2) are those of"
+            say(f"{told} {_listed(map(where, few))}; look there first")
+        deviations = errors[known] / found.std[known]
         if len(deviations) >= 10 and (usual := np.median(deviations)) > 10:
             say(
                 f"labels of {name} are {usual:.3g} standard deviations away from the predictions: "
-                f"are they in {ensemble.manifest.targets[name].unit or 'the unit'}, with the sign "
-                f"and the zero of the training data?"
+                f"are they in {target.unit or 'the unit'}, with the sign and the zero of the "
+                f"training data?"
             )
 
 

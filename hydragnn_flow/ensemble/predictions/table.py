@@ -57,6 +57,9 @@ class Predictions:
         """Return the tables by suffix of their file's name: empty for ``graphs``, or `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
+    def _repr_html_(self) -> str:
+        return "".join(table.to_html(max_rows=20) for table in self.by_name().values())
+
 
 class Chunk(NamedTuple):
     """Predictions of some structures that are written together, as tables, with counts."""

@@ -16,9 +16,11 @@ from optuna.trial import FrozenTrial, TrialState
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.config.search import PARAMETERS
 from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
+
+Foreseen = Callable[[Values], Mapping[str, float]]
+"""Function of a trial's values: least amount of limited quantities, known before it trains."""
 
 
 class RuledSampler(BaseSampler):
@@ -181,7 +183,7 @@ class RuledSampler(BaseSampler):
         gets its proposed value, unless limits or rules do not hold with it, and numbers at last
         move towards it, by halves. If another trial has these values, the next nearest is taken.
         """
-        # To count the parameters of a network takes a hundredth of a second, so few are tried.
+        # To count the work of a network takes a hundredth of a second, so few are tried.
         shift = int(random.integers(100)) if not fixed else 0
         drawn = islice(satisfying(self._space, self._rules, fixed), shift, shift + 200)
         known = list(islice(filter(self._admits, drawn), 8))
@@ -222,13 +224,13 @@ def sampler_of(
     seed: int,
     chosen: str | Mapping[str, Any] | None = None,
     rung_epochs: Sequence[int] = (1,),
-    parameters: Callable[[Values], int] | None = None,
+    foreseen: Foreseen | None = None,
 ) -> BaseSampler:
-    """Build the sampler of a search, so that its proposals meet the search's rules, if any.
+    """Build the sampler of a search, so that its proposals meet the search's rules and limits.
 
     ``chosen`` names another sampler than ``config`` does. ``rung_epochs`` are the epochs at which
-    trials are judged, the end of a training last. ``parameters`` returns the number of parameters
-    of the network with a trial's values, 0 of an impossible one.
+    trials are judged, the end of a training last. ``foreseen`` returns what is known of quantities
+    in ``search.constraints`` before a trial with some values trains, infinite if it cannot.
 
     Raises
     ------
@@ -236,7 +238,10 @@ def sampler_of(
         If there is no such sampler, or it does not take its options.
     """
     sampler = build_sampler(chosen or config.sampler, config.space, seed, rung_epochs)
-    most = config.constraints.get(PARAMETERS)
-    if parameters is not None and most is not None:
-        return RuledSampler(sampler, config, seed, lambda values: 0 < parameters(values) <= most)
-    return RuledSampler(sampler, config, seed) if config.where else sampler
+    if foreseen is None or not (limits := config.constraints):
+        return RuledSampler(sampler, config, seed) if config.where else sampler
+
+    def admits(values: Values) -> bool:
+        return all(needed <= limits[name] for name, needed in foreseen(values).items())
+
+    return RuledSampler(sampler, config, seed, admits)
