@@ -329,20 +329,15 @@ class DataConfig(Section):
         return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())
 
     def remarks(self) -> list[str]:
-        """Return a remark if energies in a table may be per atom, though the unit says a total."""
-        for one in self.data_sets:
-            targets = getattr(one.source, "targets", {})
-            energy = targets.get("energy") if one.source.format in ("csv", "json") else None
-            if (
-                energy
-                and "forces" not in targets
-                and (energy.unit, energy.is_extensive) == ("eV", None)
-            ):
-                return [
-                    "data: energy is taken as a total, as its unit is eV; write extensive: true if "
-                    "it is one, or eV/atom, and graph_pooling: mean, if it is per atom"
-                ]
-        return []
+        """Return a remark if energies of a table may be per atom, though the unit says a total."""
+        tables = (one.source for one in self.data_sets if one.source.format in ("csv", "json"))
+        targets: list[dict[str, TargetConfig]] = [getattr(one, "targets", {}) for one in tables]
+        known = [one.get("energy") for one in targets if "forces" not in one]
+        said = (
+            "data: energy is taken as a total, as its unit is eV; write extensive: true if it is "
+            "one, or eV/atom, and graph_pooling: mean, if it is per atom"
+        )
+        return [said] * any(one and (one.unit, one.is_extensive) == ("eV", None) for one in known)
 
     @property
     def branch_names(self) -> list[str]:

@@ -287,8 +287,8 @@ def _check_names(table: Path, rows: Sequence[Mapping[str, str | None]]) -> None:
         wrong = [cell for cell in cells if not _is_file(table, cell)]
         if 0 < len(wrong) < len(cells):
             raise InputError(
-                f"{table}: column {column!r} names {wrong[0]!r}, which is no file, though others "
-                "are; correct it"
+                f"{table}: column {column!r} names {', '.join(map(repr, wrong))}, not there as "
+                "files, though others are; correct the names, or remove the rows"
             )
         if (meant := near.get(cells[0].casefold())) is not None:
             raise InputError(

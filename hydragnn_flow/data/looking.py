@@ -24,13 +24,7 @@ from hydragnn_flow.data.sources.file_names import (
 )
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.data.sources.labels import CONFIG_WEIGHT, MissingLabel, weight_in
-from hydragnn_flow.data.sources.structures import (
-    Found,
-    StructureSource,
-    check_read,
-    no_structures,
-    readable,
-)
+from hydragnn_flow.data.sources.structures import Found, StructureSource, no_structures, readable
 from hydragnn_flow.data.store.manifest import symbols
 from hydragnn_flow.errors import InputError
 
@@ -89,9 +83,8 @@ def look(path: Path) -> Finding:
             with readable(file, faults):
                 sizes[role] += sum(stop - start for start, stop in reader.ranges(file))
     structures = list(_first(reader, by_role["train"], faults))
-    check_read(faults)
-    if not structures:
-        raise no_structures(path)
+    if faults or not structures:
+        raise no_structures(path, faults)
     try:
         labels, unusable = find_labels(structures)
         if files.source["format"] == "ase":  # which defines the units of energies and slopes

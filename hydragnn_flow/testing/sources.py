@@ -132,7 +132,7 @@ class SourceSuite:
         for chunk, record, graph in self._graphs(source):
             assert record.index == int(graph.graph_id) == counted.get(chunk.role, 0)
             counted[chunk.role] = record.index + 1
-            assert chunk.file in record.origin
+            assert (record.file or chunk.file) in record.origin
             assert (record.group is not None) == source_config.data_sets[0].source.has_groups
             assert graph.x.shape[1] == len(source.node_features)
             for name, target in source.found_targets.items():

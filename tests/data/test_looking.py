@@ -16,6 +16,7 @@ from source_cases import (
     frames,
     write_extxyz,
     write_path_table,
+    write_table,
     write_vasprun,
 )
 
@@ -133,8 +134,8 @@ XYZ = "1\ngap=1.5\nCu 0 0 0\n"
         ),
         ({"type.raw": "0"}, r"type_map\.raw is missing; write the elements"),
         (
-            {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n"},
-            r"names '3\.cif', which is no",
+            {"1.cif": CIF, "l.csv": "file,gap\n1.cif,1\n3.cif,2\n4.cif,2\n"},
+            r"names '3\.cif', '4\.cif', not there as files, .*rows",
         ),
         ({"1.xyz": "1\n\nCu 0 0 0\n", "l.csv": "a,b\n1.XYZ,2\n"}, r"not used: l\.csv \(column 'a'"),
         (
@@ -197,6 +198,17 @@ def test_structures_that_a_table_names_are_no_second_format(tmp_path):
     found = look(tmp_path)
     assert found.source == {"format": "csv", "train": "labels.csv", "structure": "cif"}
     assert found.sizes == {"train": 4}
+
+
+def test_all_files_that_are_met_and_cannot_be_read_are_named(tmp_path):
+    for number, atoms in enumerate(frames(20)):
+        (tmp_path / f"{number}.cif").write_text("damaged" if number > 7 else cif(atoms))
+    write_table(tmp_path / "a.csv", ["name", "gap"], [[f"{n}.cif", n * 0.1] for n in range(20)])
+    with pytest.raises(
+        InputError, match=r"12 structures .*/8\.cif, .*/17\.cif and 2 more; the"
+    ) as e:
+        look(tmp_path)
+    assert str(e.value).endswith(f"with its row ({tmp_path}/a.csv: structure 8)")
 
 
 def test_what_is_no_label():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.db import connect
-from ase.io import write
+from ase.io import read, write
 from ensemble_cases import untrained_ensemble
 from segment_cases import network_with
 
@@ -14,7 +14,7 @@ from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.sources.structures import graph_attr
-from hydragnn_flow.ensemble.predictions.structure_files import Files
+from hydragnn_flow.ensemble.predictions.structure_files import Files, origins
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 4.0
@@ -111,6 +111,22 @@ def test_a_table_says_them_in_columns(tmp_path):
     for record, atoms in zip(files.records(print), structures, strict=True):
         found = graph_attr(record.found.atoms.info, ["charge", "spin"])
         assert found.tolist() == [[atoms.info["charge"], atoms.info["spin"]]]
+
+
+def test_a_table_of_files_says_which_file_each_structure_is_in(tmp_path):
+    for number, atoms in enumerate(molecules()[:3]):
+        write(tmp_path / f"{number}.xyz", atoms)
+    pd.DataFrame({"cell": ["2", "0", "1"]}).to_csv(tmp_path / "new.csv", index=False)
+    records = list(Files(tmp_path / "new.csv", "cell").records(print))
+    columns = origins(records, 0)
+    assert columns["file"] == [str(tmp_path / f"{number}.xyz") for number in (2, 0, 1)]
+    for file, frame, record in zip(columns["file"], columns["frame"], records, strict=True):
+        assert read(file, frame) == record.atoms
+    (tmp_path / "0.xyz").write_text("damaged")
+    with pytest.raises(InputError, match=r"0\.xyz.* with its row \(.*new\.csv: structure 1\)$"):
+        list(Files(tmp_path / "new.csv", "cell").records(print))
+    with pytest.raises(InputError, match=r"new\.csv has no column 'cif' \(it has: cell\)"):
+        list(Files(tmp_path / "new.csv", "cif").records(print))
 
 
 def test_a_structure_that_lacks_one_says_which(ensemble):

@@ -216,7 +216,7 @@ def prepare_store(
     path, references = Path(path), _references(config)
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
-        store = _reuse(path, provenance, encodings, config)
+        store = _reuse(path, config, provenance, encodings)
         found = store.manifest.provenance.get("suspicious", {})
         if config.suspicious == "refuse" and "suspicious" not in store.manifest.provenance:
             raise StoreError(
@@ -371,21 +371,17 @@ def _said(settings: Any) -> Any:
     return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 
-def _reuse(
-    path: Path, provenance: Mapping[str, Any], encodings: int, config: DataConfig
-) -> GraphStore:
+def _reuse(path: Path, config: DataConfig, asked: Mapping[str, Any], encodings: int) -> GraphStore:
     store = GraphStore.open(path, mode="random")
     found = store.manifest.provenance
-    differing = [key for key, value in provenance.items() if found.get(key) != value]
+    differing = [key for key, value in asked.items() if found.get(key) != value]
     computed = found.get(ENCODINGS, encodings)
     if encodings and ("pe" not in store.manifest.keys or computed != encodings):
         differing.append("Architecture.pe_dim")
     if differing:
         since, files = (path / MANIFEST).stat().st_mtime_ns, open_source(config, 0).files()
-        newer = [str(file) for file in files if file.stat().st_mtime_ns > since]
-        said = (
-            f"; newer than it: {', '.join(newer[:10])}" if "inputs" in differing and newer else ""
-        )
+        newer = [str(file) for file in files if file.stat().st_mtime_ns > since][:10]
+        said = f"; newer than it: {', '.join(newer)}" if newer and "inputs" in differing else ""
         raise StoreError(
             f"{path} is a store of other data or settings ({', '.join(differing)} differ{said}); "
             "choose another directory or delete it"

@@ -249,8 +249,7 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
             task = int(np.searchsorted(ends, i, side="right"))
             of_task[task].setdefault(check.target, []).append(i - int(starts[task]))
             value = label[i] * (seen["atoms"][i] if _is_sum(check.target, target) else 1)
-            is_number = (target.level, target.dim) == ("graph", 1)
-            known = float(value) if is_number else None
+            known = float(value) if (target.level, target.dim) == ("graph", 1) else None
             labels.setdefault(i, {})[check.target] = known, check.why(i)
     return Doubts(most > 0, of_task, labels, found)
 

@@ -335,8 +335,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 groups.append(record.group)
                 counted = record.index - chunk.first
                 frame = counted if record.frame is None else record.frame
-                file = record.file or chunk.file
-                origins.append(Origin(record.origin, file, frame, record.id))
+                origins.append(Origin(record.origin, record.file or chunk.file, frame, record.id))
                 data_sets.append(chunk.data_set)
         unlabelled: list[str] = [*getattr(source, "unlabelled", ()), *incomplete]
         if not roles or faults:

@@ -90,7 +90,8 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
                 crc32 = checksum(file, before=crc32)
     except OSError as error:
         # The source gives a better message: it knows the file's purpose and key.
-        open_source(config, 0).chunks()
+        source = open_source(config, 0)
+        next(source.read(source.chunks()[0]), None)
         raise InputError(
             f"{error.filename} cannot be read ({error.strerror}); add it, allow reading it, or "
             "leave out what needs it"
@@ -183,15 +184,11 @@ class JoinedSources:
         """
         self._current = chunk.data_set
         branch = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
-        records = self._sources[chunk.data_set].read(chunk)
-        while True:
-            with _naming(chunk.data_set, self._names[chunk.data_set]):
-                record = next(records, None)
-            if record is None:
-                break
-            # A file's own number belongs to another list.
-            own = {} if record.nodes is None else record.nodes.keys
-            yield replace(record, keys={**self._usual, **own, **record.keys, **branch})
+        with _naming(chunk.data_set, self._names[chunk.data_set]):
+            for record in self._sources[chunk.data_set].read(chunk):
+                # A file's own number belongs to another list.
+                own = {} if record.nodes is None else record.nodes.keys
+                yield replace(record, keys={**self._usual, **own, **record.keys, **branch})
         self._seen[self._names[chunk.data_set]] = ", ".join(self.node_features)
         check_alike("node features", self._seen)
 
@@ -206,9 +203,9 @@ def _naming(number: int, data_set: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        here = f"data.sources.{number}"
-        said = [re.sub(r"\bdata\.source\b(?!s)", here, one) for one in error.args]
-        raise type(error)(*(f"{one} (data set {data_set})" for one in said)) from error.__cause__
+        known = (re.compile(r"\bdata\.source\b(?!s)"), f"data.sources.{number}")
+        said = [re.sub(*known, f"{one} (data set {data_set})") for one in error.args]
+        raise type(error)(*said) from error.__cause__
 
 
 def check_alike(what: str, of_each: Mapping[str, str]) -> None:

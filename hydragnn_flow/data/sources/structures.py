@@ -226,8 +226,6 @@ class StructureSource(Generic[AnySection]):
                     return
             except Unreadable as error:
                 faults += error.args
-            if len(faults) >= most:
-                break
         check_read(faults)
         raise InputError(self.unlabelled[0]) if self.unlabelled else no_structures(files[0])
 
@@ -318,14 +316,10 @@ class Unreadable(InputError):
     """
 
     def __str__(self) -> str:
-        if len(self.args) == 1:
-            return str(self.args[0])
-        names = [re.split(" cannot be read|; ", said)[0] for said in self.args]
-        more = f" and {n:,} more" if (n := len(names) - 10) > 0 else ""
-        return (
-            f"{len(names):,} structures cannot be read: {', '.join(names[:10])}{more}; "
-            f"the first: {self.args[0]}"
-        )
+        n, names = len(self.args), [re.split(" cannot be|; ", one)[0] for one in self.args[:10]]
+        more = f" and {n - 10:,} more" if n > 10 else ""
+        many = f"{n:,} structures cannot be read: {', '.join(names)}{more}; the first: "
+        return f"{many if n > 1 else ''}{self.args[0]}"
 
 
 def check_read(faults: Sequence[str]) -> None:
@@ -360,6 +354,10 @@ def _unreadable(what: object, error: Exception) -> Unreadable:
     return Unreadable(f"{what} cannot be read ({said}); correct or remove it")
 
 
-def no_structures(file: Path) -> InputError:
-    """Return the InputError for a data file that holds no structures."""
-    return InputError(f"{file} holds no structures; give a file that does, or leave it out")
+def no_structures(file: Path, faults: Sequence[str] = ()) -> InputError:
+    """Return the error for a data file that holds no structures, or has ``faults``.
+
+    These are sentences on structures that cannot be read.
+    """
+    said = f"{file} holds no structures; give a file that does, or leave it out"
+    return Unreadable(*faults) if faults else InputError(said)

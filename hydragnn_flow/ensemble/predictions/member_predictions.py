@@ -345,12 +345,10 @@ def _in_store(
             where |= splits[name].origins_of(some)
             found = predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
             for row, graph in enumerate(some.tolist()):
-                masked = splits[name].masked.get(graph, {})
-                for target, (value, _) in masked.items():
+                for target, (value, why) in splits[name].masked.get(graph, {}).items():
                     if value is not None and target in found.labels:
                         found.labels[target][row] = value  # so that it has an error to be ranked by
-                said = "; ".join(why for _, why in masked.values())
-                found.doubts[row] = said and f"its label is far off, and masked in training: {said}"
+                    found.doubts[row] = f"its label is far off, and masked in training: {why}"
             yield found
             done += len(some)
 
