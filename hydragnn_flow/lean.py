@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -29,12 +30,17 @@ class _OnDemand(SourceFileLoader):
     """
 
     def exec_module(self, module: ModuleType) -> None:
+        lock, begun = threading.RLock(), list[bool]()  # a module may import itself
+
         def get(name: str) -> object:
-            if name.startswith("__") and name != "__all__":
+            with lock:
+                if not begun and (not name.startswith("__") or name == "__all__"):
+                    begun.append(True)
+                    super(_OnDemand, self).exec_module(module)
+                    vars(module).pop("__getattr__", None)
+            if name not in vars(module):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            vars(module).pop("__getattr__", None)
-            super(_OnDemand, self).exec_module(module)
-            return getattr(module, name)
+            return vars(module)[name]
 
         vars(module)["__getattr__"] = get
 
@@ -69,5 +75,5 @@ def import_lean(*, dynamo_too: bool = True) -> None:
         would keep their connections open after the job.
     """
     if not dynamo_too:
-        del _LOADERS["torch_geometric.isinstance"]
+        _LOADERS.pop("torch_geometric.isinstance", None)
     sys.meta_path.insert(0, _Lean())

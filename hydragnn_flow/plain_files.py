@@ -7,6 +7,8 @@ fault of a file ends in one sentence that names it.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,9 @@ import yaml
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import open_regular
+from hydragnn_flow.log import tell
+
+_logger = logging.getLogger(__name__)
 
 CORRECT = "correct the file"
 FROM_A_COPY = "take it from a copy"
@@ -84,11 +89,18 @@ def shipped(folder: str, pattern: str) -> list[Path]:
     return sorted((copy if copy.is_dir() else package.parent / folder).glob(pattern))
 
 
-def or_shipped(path: Path) -> Path:
-    """Return a path, or that of the package's own copy if no file is at ``configs/NAME``."""
-    if path.exists() or path.parent.name != "configs":
-        return path
-    return next(iter(shipped("configs", path.name)), path)
+def or_shipped(folder: Path, name: str | Path) -> Path:
+    """Return a path relative to a folder; that of the package's own copy of a ``configs/FILE``.
+
+    The user is told of a copy, which takes the place of a file that is not there.
+    """
+    path, name = folder / name, Path(name)
+    if name.parent == Path("configs") and not os.path.lexists(path):
+        for own in shipped("configs", "*.*"):
+            if own.name == name.name:
+                tell(_logger, "%s is not here: the one of the package is taken", path)
+                return own
+    return path
 
 
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:

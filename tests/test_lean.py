@@ -17,7 +17,11 @@ compiled = torch.compile(torch.nn.Linear(1, 1))
 assert torch_geometric.is_torch_instance(compiled, torch.nn.Linear)
 assert not torch_geometric.is_torch_instance(compiled, torch.nn.Conv2d)
 assert torch_geometric.typing.WITH_PT20
-assert issubclass(torch_geometric.datasets.QM9, torch_geometric.data.Dataset)
+from concurrent.futures import ThreadPoolExecutor
+some = ["QM9", "MD17", "TUDataset", "ZINC"]
+with ThreadPoolExecutor(4) as pool:
+    found = pool.map(lambda name: getattr(torch_geometric.datasets, name), some)
+    assert all(issubclass(each, torch_geometric.data.Dataset) for each in found)
 from torch_geometric.datasets import Planetoid
 try:
     torch_geometric.datasets.Missing

@@ -58,7 +58,9 @@ def drive(
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
-        trackers = Trackers(config.trackers, directory.path, config.name)
+        # After more trials another ensemble takes the place of the one that is there.
+        of_members = f"-of-{config.search.trials}-trials"
+        trackers = Trackers(config.trackers, directory.path, config.name, of_members)
         with closing(trackers), _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
             if config.start_from is not None:

@@ -189,8 +189,9 @@ class Estimator:
             if self._device == "cpu" and result.is_whole:
                 self.costs.observe_process(result.peak_memory_gib)
             taken = self._taken(result)
-            # Ordinary steps are estimated. Compiled ones are faster, and take other memory.
-            if taken is None or (self._device == "cpu" and result.replayed):
+            # Ordinary steps are estimated. Where some segments compile theirs, these are faster.
+            some = self._device == "cpu" and self._base.Training.compile == "auto"
+            if taken is None or (some and result.replayed):
                 continue
             if taken.memory is not None:
                 self.costs.observe_memory(kind, taken.memory)

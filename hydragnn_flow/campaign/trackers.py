@@ -16,7 +16,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from hydragnn_flow.ensemble.summary import FOLDER
 from hydragnn_flow.log import Running, tell
 from hydragnn_flow.segment import Segment, SegmentResult
 
@@ -31,21 +30,23 @@ _Epochs = Mapping[int, Mapping[str, float]]
 class _Tracker(Protocol):
     """Interface of a tracker; a run is a trial or a member."""
 
+    keeps_at_once: bool
+    """True if a value is kept once it is logged, False if only once its run is closed."""
+
     def open(self, run: str) -> Any:
         """Begin or continue a run; return a handle of it."""
 
     def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
         """Add new values to a run, of which all that is ``known`` has the new ones too."""
 
-    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
-        """Add to a run its hyper-parameters and its smallest validation error so far."""
-
-    def close(self, handle: Any) -> None:
-        """End a run for now."""
+    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+        """End a run for now, with its hyper-parameters and its smallest validation error."""
 
 
 class TensorBoard:
     """Tracker that writes event files below `tensorboard` in the run directory."""
+
+    keeps_at_once = True
 
     def __init__(self, directory: Path, name: str) -> None:
         from tensorboard.compat.proto import event_pb2 as events
@@ -63,18 +64,15 @@ class TensorBoard:
         told = {epoch: known[epoch] for epoch in sorted(known) if epoch >= first}
         # TensorBoard drops the later epochs of a curve that goes back: they are written again. Its
         # reader in Python, if the one in Rust is not installed, drops them where a session starts.
-        if told != new:
-            handle.file_writer.add_event(self._restart, first)
+        handle.file_writer.add_event(self._restart, first)
         for epoch, values in told.items():
             for name, value in values.items():
                 handle.add_scalar(name, value, epoch)
         handle.flush()
 
-    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         if best is not None:
             handle.add_hparams(dict(parameters), {"best_val_error": best}, run_name=".")
-
-    def close(self, handle: Any) -> None:
         handle.close()
 
 
@@ -83,6 +81,8 @@ class MLflow:
 
     The experiment has the name of the campaign.
     """
+
+    keeps_at_once = True
 
     def __init__(self, directory: Path, name: str) -> None:
         from mlflow.entities import Metric
@@ -108,13 +108,11 @@ class MLflow:
             told = [self._metric(name, value, now, epoch) for name, value in values.items()]
             self._client.log_batch(handle, told)  # one transaction
 
-    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         for name, value in parameters.items():
             self._client.log_param(handle, name, value)
         if best is not None:
             self._client.log_metric(handle, "best_val_error", best)
-
-    def close(self, handle: Any) -> None:
         self._client.set_terminated(handle)
 
 
@@ -123,6 +121,8 @@ class WandB:
 
     `wandb sync` sends what lies below `wandb` in the run directory. Runs are grouped by campaign.
     """
+
+    keeps_at_once = False  # its process writes every 20 s
 
     def __init__(self, directory: Path, name: str) -> None:
         import wandb
@@ -150,12 +150,10 @@ class WandB:
         for epoch, values in new.items():
             handle.log({"epoch": epoch, **values})
 
-    def describe(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
         handle.config.update(dict(parameters))
         if best is not None:
             handle.summary["best_val_error"] = best
-
-    def close(self, handle: Any) -> None:
         handle.finish()
 
 
@@ -177,18 +175,25 @@ class Trackers:
         Run directory.
     name
         Name of the campaign.
+    ensemble
+        Suffix of the names of members' runs, another one for another ensemble of the campaign.
     """
 
-    def __init__(self, names: Sequence[str] = (), directory: Path = Path(), name: str = "") -> None:
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        directory: Path = Path(),
+        name: str = "",
+        ensemble: str = "",
+    ) -> None:
         self._todo = SimpleQueue[Callable[[], None] | None]()
         self._trackers: dict[str, _Tracker] = {}
-        self._handles: dict[str, dict[str, Any]] = {}  # by run, and by tracker
-        self._idle: dict[str, None] = {}
+        # By names of tracker and run.
+        self._handles: dict[tuple[str, str], Any] = {}
+        self._logged = defaultdict[tuple[str, str], dict[int, dict[str, float]]](dict)
+        self._unsure = defaultdict[tuple[str, str], list[list[Any]]](list)
         self._told: dict[str, int] = {}
-        self._logged = defaultdict[str, dict[int, dict[str, float]]](dict)
-        self._known = directory / "trackers.jsonl"
-        earlier = len([*directory.glob(f"{FOLDER}.*")]) if names else 0
-        self._prefix = {"member": f"{FOLDER}-{earlier + 1}-"} if earlier else {}
+        self._known, self._suffix = directory / "trackers.jsonl", {"member": ensemble}
         self._thread = threading.Thread(target=self._serve, daemon=True, name="trackers")
         self._begin = partial(self._each, names, partial(self._start, directory, name))
         if names:
@@ -226,8 +231,7 @@ class Trackers:
                 tell(_logger, "trackers lack the last %d values and ends", self._todo.qsize())
 
     def _run(self, segment: Segment | Running) -> str:
-        # An ensemble of more trials has other members than the one that was set aside.
-        return f"{self._prefix.get(segment.kind, '')}{segment.kind}-{segment.number}"
+        return f"{segment.kind}-{segment.number}{self._suffix.get(segment.kind, '')}"
 
     def _serve(self) -> None:
         task = self._todo.get()
@@ -237,8 +241,9 @@ class Trackers:
         while task is not None:
             task()
             task = self._todo.get()
-        for run in [*self._handles]:
-            self._close(run)
+        for name, run in [*self._handles]:
+            if name in self._trackers:
+                self._each([name], partial(self._end_of, run, {}, None))
         if "wandb" in self._trackers and os.environ.get("WANDB_MODE", "offline") == "offline":
             told = "to send the curves to Weights & Biases: cd %s && wandb sync"
             tell(_logger, told, self._known.parent)
@@ -247,49 +252,53 @@ class Trackers:
         self._trackers[name] = _KNOWN[name](directory, campaign)
 
     def _log(self, run: str, epochs: _Epochs) -> None:
-        known, new = self._logged[run], dict[int, dict[str, float]]()
-        for epoch, values in epochs.items():
-            of = known.setdefault(epoch, {})
-            # A running segment tells no validation loss; its result adds that.
-            if more := {name: value for name, value in values.items() if name not in of}:
-                new[epoch] = more
-                of |= more
-        self._idle.pop(run, None)
-        if new:
-            self._each([*self._trackers], lambda name: self._log_to(name, run, new))
-            with suppress(OSError), self._known.open("a", encoding="utf-8") as file:
-                for line in new.items():
-                    file.write(f"\n{json.dumps([run, *line])}")  # apart from half a line
+        self._each([*self._trackers], lambda name: self._log_to(name, run, epochs))
+
+    def _log_to(self, name: str, run: str, epochs: _Epochs) -> None:
+        known, tracker = self._logged[name, run], self._trackers[name]
+        # A running segment tells no validation loss; its result adds that.
+        new = {
+            epoch: more
+            for epoch, values in epochs.items()
+            if (more := {k: v for k, v in values.items() if k not in known.get(epoch, ())})
+        }
+        if not new:
+            return
+        for epoch, values in new.items():
+            known[epoch] = known.get(epoch, {}) | values
+        tracker.log(self._handle(name, run), new, known)
+        self._unsure[name, run] += [[name, run, *line] for line in new.items()]
+        if tracker.keeps_at_once:
+            self._write(name, run)
+
+    def _handle(self, name: str, run: str) -> Any:
+        if (name, run) not in self._handles:
+            self._handles[name, run] = self._trackers[name].open(run)
+        return self._handles[name, run]
+
+    def _write(self, name: str, run: str) -> None:
+        """Write what a tracker has kept of a run, so that no later driver tells it again."""
+        lines = self._unsure.pop((name, run), [])
+        with suppress(OSError), self._known.open("a", encoding="utf-8") as file:
+            file.writelines(f"\n{json.dumps(line)}" for line in lines)  # apart from half a line
 
     def _recall(self) -> None:
-        """Read what earlier drivers told: segments that they left repeat some of their epochs."""
-        with suppress(OSError), self._known.open(encoding="utf-8") as lines:
+        """Read what trackers have got: segments that a driver left repeat some of their epochs."""
+        with suppress(OSError), self._known.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                with suppress(ValueError):  # an empty line, or half a one
-                    run, epoch, values = json.loads(line)
-                    self._logged[run].setdefault(epoch, {}).update(values)
-
-    def _log_to(self, name: str, run: str, new: _Epochs) -> None:
-        handles = self._handles.setdefault(run, {})
-        if name not in handles:
-            handles[name] = self._trackers[name].open(run)
-        self._trackers[name].log(handles[name], new, self._logged[run])
+                with suppress(ValueError, TypeError):  # an empty line, or half a one
+                    name, run, epoch, values = json.loads(line)
+                    self._logged[name, run].setdefault(epoch, {}).update(values)
 
     def _end(self, run: str, parameters: Mapping[str, Any], best: float | None) -> None:
-        self._of_run(run, lambda tracker, handle: tracker.describe(handle, parameters, best))
-        self._idle[run] = None
-        if len(self._idle) > 16:  # not at once: to continue one, W&B takes 0.2 s and a folder
-            self._close(next(iter(self._idle)))
+        self._each([*self._trackers], partial(self._end_of, run, parameters, best))
 
-    def _close(self, run: str) -> None:
-        self._of_run(run, lambda tracker, handle: tracker.close(handle))
-        self._handles.pop(run, None)
-        self._idle.pop(run, None)
-
-    def _of_run(self, run: str, action: Callable[[_Tracker, Any], None]) -> None:
-        handles = self._handles.get(run, {})
-        known = [name for name in self._trackers if name in handles]
-        self._each(known, lambda name: action(self._trackers[name], handles[name]))
+    def _end_of(
+        self, run: str, parameters: Mapping[str, Any], best: float | None, name: str
+    ) -> None:
+        self._trackers[name].close(self._handle(name, run), parameters, best)
+        del self._handles[name, run]
+        self._write(name, run)
 
     def _each(self, names: Sequence[str], action: Callable[[str], None]) -> None:
         for name in names:

@@ -81,6 +81,7 @@ _Name = Annotated[
         help="Name of a shipped site, a site file, or a site.yaml.",
         metavar="SITE",
         show_default=False,
+        autocompletion=completed,
     ),
 ]
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.data import DataConfig
@@ -18,7 +18,7 @@ from hydragnn_flow.config.network import (
     network_section,
     read_json,
 )
-from hydragnn_flow.config.network.architecture import GPS, with_branches
+from hydragnn_flow.config.network.architecture import EQUIVARIANT_TRANSFORMER, GPS, with_branches
 from hydragnn_flow.config.network.hydragnn_keys import default_weights
 from hydragnn_flow.config.objective import CampaignConfig, ObjectiveConfig
 from hydragnn_flow.config.origins import StartConfig
@@ -208,14 +208,6 @@ class RunConfig(CampaignConfig):
     """Packages that get the learning curve of every trial and member while it trains: event files
     below ``tensorboard`` in the run directory; MLflow by `MLFLOW_TRACKING_URI`, or a file
     ``mlflow.db`` there; Weights & Biases, offline unless `WANDB_MODE` says otherwise."""
-
-    @field_validator("trackers")
-    @classmethod
-    def _are_installed(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        for name in trackers:
-            if find_spec(name) is None:
-                raise ValueError(lacking(name, "trackers"))
-        return trackers
 
     @model_validator(mode="after")
     def _with_sources(self) -> RunConfig:
@@ -534,7 +526,7 @@ def load_campaign(
 
     Parameters and errors are those of :func:`load_config`.
     """
-    path = or_shipped(Path(path))
+    path = or_shipped(Path(), path)
     values = read_yaml(path, PlainLoader)
     search = values.get("search")
     if not isinstance(search, dict) or "objective" not in search:
@@ -568,7 +560,7 @@ def resolve_config(
     values = _with_paths(values, source)
     network = values.get("network")
     if isinstance(network, str):
-        file = or_shipped(source.parent / network)
+        file = or_shipped(source.parent, network)
         if not file.exists():
             raise InputError(f"{source}: network: there is no file {file}; correct the path")
         values["network"] = network_section(read_json(file), file)
@@ -580,7 +572,22 @@ def resolve_config(
     if data is not None and isinstance(values.get("data"), dict):
         values["data"] = {**values["data"], "path": Path(data).resolve()}
     config: RunConfig = validate(RunConfig, values, source)
+    _check_installed(config, source)
     return config
+
+
+def _check_installed(config: RunConfig, source: Path) -> None:
+    """Refuse what a campaign cannot use; a finished one is read without the packages."""
+    for name in config.trackers:
+        if find_spec(name) is None:
+            raise InputError(f"{source}: trackers: {lacking(name, 'trackers')}")
+    architecture, asked = config.network_with({}).Architecture, set[Any]()
+    for key in ("mpnn_type", "global_attn_engine"):
+        searched = config.search.space.get(f"Architecture.{key}")
+        asked |= {getattr(architecture, key, None), *(searched.choices or () if searched else ())}
+    some = asked & {"DimeNet", "MACE", EQUIVARIANT_TRANSFORMER}
+    if some and find_spec("e3nn") is None:
+        raise InputError(f"{source}: network: {min(some)}: {lacking('e3nn', 'e3nn')}")
 
 
 def _with_paths(values: Mapping[str, Any], source: Path) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Ensemble(Committee):
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             directory=Path(path),
-            tested=summary.get("test", {}),
+            tested={} if without else summary.get("test", {}),
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
@@ -124,7 +124,7 @@ class Ensemble(Committee):
             If the ensemble has no branch for a data set of that name.
         """
         self.branches.check_has(name)
-        return replace(self, data_set=name)
+        return replace(self, data_set=name, tested={})
 
     def at(self, coverage: float) -> Ensemble:
         """Return a copy whose prediction intervals aim at a fraction ``coverage`` of true values.

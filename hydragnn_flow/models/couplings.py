@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hydragnn_flow.errors import InputError, lacking
 from hydragnn_flow.models.layers import pack_exact, unpack_exact
 
 Array = NDArray[np.float64]
@@ -63,8 +64,16 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
     They couple features of the degrees ``first`` and ``second`` to ``degree``. Their shape is [2
     first + 1, 2 second + 1, 2 degree + 1]. The product of independent factors with components of
     variance one has components of variance one.
+
+    Raises
+    ------
+    InputError
+        If e3nn is not installed.
     """
-    from e3nn import o3  # takes seconds to import
+    try:
+        from e3nn import o3  # takes seconds to import
+    except ImportError:
+        raise InputError(lacking("e3nn", "e3nn")) from None
 
     # e3nn computes with torch and caches the result, so not on the current default device.
     with torch.device("cpu"):

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
 from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.heads import PlaceHeads
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.models.model import Model
+from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
@@ -561,23 +564,34 @@ class Trainer:
         return rows_of(self.train, pieces), self._largest, number * steps
 
     def _compile_if_it_pays(self) -> None:
-        """Measure an ordinary gradient; choose to compile it if the steps to come are worth it."""
+        """Measure an ordinary gradient; choose to compile it if the steps to come are worth it.
+
+        A choice is kept in the segment's directory: after a restart, its kernels are there.
+        """
         speed = expected_speed(self.spec.network)
         # Compiled kernels use one thread.
         if speed == 1.0 or self.device.type != "cpu" or self.spec.threads * self.world.size > 1:
             return
         pieces, steps = self._pieces(0, 0)
         left = (self.spec.epochs.until_epoch - self.progress.epoch) * steps - self.progress.step
-        if left < 300:  # so that three gradients take 1 % at most
-            return
-        seconds = math.inf
-        for piece in (3 * pieces)[:3]:
-            batch = self.train.batch(piece)
-            began = time.thread_time()
-            loss = self._loss_of(self.model, batch, Counts(batch.num_graphs, batch.num_nodes))
-            torch.autograd.grad(loss, self.parallel.weights)
-            seconds = min(seconds, (time.thread_time() - began) / max(1, batch.num_edges))
-        self._to_compile = sizes_to_compile(*self._first_batches(), left, seconds, speed)
+        kept = self.spec.folder / "compiled.json"
+        with suppress(InputError, TypeError):  # a damaged file is written anew
+            if kept.exists():
+                self._to_compile = [Size(*size) for size in read_json(kept).get("sizes", ())]
+        if not self._to_compile:
+            if left < 300:  # so that three gradients take 1 % at most
+                return
+            seconds = math.inf
+            for piece in (3 * pieces)[:3]:
+                batch = self.train.batch(piece)
+                began = time.thread_time()
+                loss = self._loss_of(self.model, batch, Counts(batch.num_graphs, batch.num_nodes))
+                torch.autograd.grad(loss, self.parallel.weights)
+                seconds = min(seconds, (time.thread_time() - began) / max(1, batch.num_edges))
+            self._to_compile = sizes_to_compile(*self._first_batches(), left, seconds, speed)
+            with suppress(OSError):
+                if self._to_compile:
+                    write_json(kept, {"sizes": [[*map(int, size)] for size in self._to_compile]})
         recorder = self._recorder_for(self.model)
         self.recorded = None if recorder is None else self._recorded(recorder)
 

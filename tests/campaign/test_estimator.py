@@ -79,12 +79,16 @@ def test_every_whole_segment_teaches(start):
     assert ratio(again, EGNN) == pytest.approx(ratio(context, EGNN))
 
 
-def test_compiled_steps_teach_nothing_about_others(campaign):
+@pytest.mark.parametrize("compiles", ["auto", True])
+def test_compiled_steps_teach_nothing_about_others(campaign, compiles):
     context = campaign(site=replace(SITE, node=replace(SITE.node, device="cpu")))
+    base = context.estimator._base
+    training = base.Training.model_copy(update={"compile": compiles})
+    context.estimator._base = base.model_copy(update={"Training": training})
     before = ratio(context, SCHNET)
     for replayed in (20, 0):
         context.record([ended(task(context, 0, SCHNET), 3.0, replayed=replayed)])
-        assert (ratio(context, SCHNET) == before) == bool(replayed)
+        assert (ratio(context, SCHNET) == before) == (replayed > 0 and compiles == "auto")
 
 
 def test_muon_takes_longer_on_any_number_of_gcds(start):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,7 @@ def test_a_call_that_was_refused_can_be_corrected(written):
         ({"gap": [None] * 44}, {}, "no structure has 'gap'"),
         ({}, {}, "there are none"),
         ([n % 5 + 0.5 for n in range(44)], {}, "such as {'gap': gaps}"),
+        (np.arange(44) % 5 + 0.5, {}, "such as {'gap': gaps}"),
         (None, {}, "structures: have no labels"),
         ({"forces": [np.ones((2, 3))] * 44}, {}, "correct their shapes"),
         ({"charge": [np.ones(4 * (1 + n % 2)) / (n + 1) for n in range(44)]}, {}, "rename it"),
@@ -172,6 +174,12 @@ def test_other_structures_do_not_continue_a_run(written, tmp_path):
     written(crystals(), {"gap": gaps})
     with pytest.raises(InputError, match="holds other structures"):
         fit(crystals(), {"gap": gaps[::-1]}, tmp_path / "mine")
+    file = tmp_path / "mine.extxyz"
+    rounded = re.sub(r"(\.\d{8})\d+", r"\1", file.read_text())  # as ASE writes
+    assert rounded != file.read_text()
+    file.write_text(rounded)
+    written(crystals(), {"gap": gaps})
+    assert file.read_text() == rounded, "the store was made from it"
 
 
 def test_directories_may_have_names_that_no_run_can_have(written, tmp_path):

@@ -124,20 +124,23 @@ def test_weights_and_biases_are_offline_by_default_and_say_how_to_send(tracked, 
     pytest.importorskip("wandb")
     caplog.set_level("INFO", "hydragnn_flow")
     directory = tracked("wandb")
-    [file] = (directory / "wandb").glob("offline-run-*/run-*.wandb")  # one for both segments
-    assert "mine-trial-7" in file.name
-    ends = time.monotonic() + 60
-    while b"val_error" not in file.read_bytes():  # its process writes until this one ends
-        assert time.monotonic() < ends
-        time.sleep(0.05)
+    files = [*(directory / "wandb").glob("offline-run-*/run-*.wandb")]  # one for each segment
+    assert len(files) == 2
+    for file in files:
+        assert "mine-trial-7" in file.name
+        ends = time.monotonic() + 60
+        while b"val_error" not in file.read_bytes():  # its process writes until this one ends
+            assert time.monotonic() < ends
+            time.sleep(0.05)
     [told] = caplog.messages
     assert f"cd {directory} && wandb sync" in told
 
 
 class Notes:
-    """Tracker that remembers what it was told, and which runs were opened and closed."""
+    """Tracker that remembers what it was told, and which runs were opened and ended."""
 
-    opened, told, described, ended = [], [], [], []
+    keeps_at_once = True
+    opened, told, ended = [], [], []
 
     def __init__(self, directory, name):
         pass
@@ -149,16 +152,13 @@ class Notes:
     def log(self, handle, new, known):
         self.told += [(handle, epoch, name) for epoch, values in new.items() for name in values]
 
-    def describe(self, handle, parameters, best):
-        self.described.append(handle)
-
-    def close(self, handle):
+    def close(self, handle, parameters, best):
         self.ended.append(handle)
 
 
 @pytest.fixture
 def notes(monkeypatch):
-    for name in ("opened", "told", "described", "ended"):
+    for name in ("opened", "told", "ended"):
         monkeypatch.setattr(Notes, name, [])
     monkeypatch.setitem(trackers._KNOWN, "tensorboard", Notes)
     return Notes
@@ -174,7 +174,7 @@ def test_epochs_that_a_new_driver_repeats_are_told_once(notes, tmp_path):
     told_while_it_runs(first, "trial", 7, (1, 2))
     first.close()
     with (tmp_path / "trackers.jsonl").open("a") as file:
-        file.write('\n["trial-7", 3, {"train_')  # a driver was killed here
+        file.write('\n5\n["tensorboard", "trial-7", 3, {"train_')  # a driver was killed here
     second = Trackers(["tensorboard"], tmp_path, "mine")
     told_while_it_runs(second, "trial", 7, (1, 2, 3))
     second.record([segment(7, HISTORY)])
@@ -184,27 +184,42 @@ def test_epochs_that_a_new_driver_repeats_are_told_once(notes, tmp_path):
 
 
 def test_a_second_ensemble_has_runs_of_its_own(notes, tmp_path):
-    for _ in range(2):
-        some = Trackers(["tensorboard"], tmp_path, "mine")
+    for trials in (16, 16, 32):
+        some = Trackers(["tensorboard"], tmp_path, "mine", f"-of-{trials}-trials")
         told_while_it_runs(some, "member", 0, (1,))
         told_while_it_runs(some, "trial", 3, (1,))
         some.close()
-        (tmp_path / "ensemble.1").mkdir(exist_ok=True)  # set aside, for more trials
-    assert notes.opened == ["member-0", "trial-3", "ensemble-2-member-0"]
+    assert notes.opened == ["member-0-of-16-trials", "trial-3", "member-0-of-32-trials"]
 
 
-def test_a_run_is_opened_once_for_many_segments_and_few_stay_open(notes, tmp_path):
-    some = Trackers(["tensorboard"], tmp_path, "mine")
-    for epoch, line in enumerate(HISTORY, start=1):
-        told_while_it_runs(some, "trial", 7, (epoch,))
-        some.record([segment(7, [line])])
-    some.record([segment(number, HISTORY) for number in range(10, 50)])
-    while len(notes.ended) < 25:  # those of before stay open
+def test_a_new_driver_repeats_what_a_tracker_lacks(notes, monkeypatch, tmp_path):
+    """Killed before it kept its values, failed, or named later than another."""
+
+    class Lost(Notes):
+        keeps_at_once = False
+
+        def log(self, handle, new, known):
+            raise OSError("no connection")
+
+    monkeypatch.setitem(trackers._KNOWN, "mlflow", Lost)
+    first = Trackers(["tensorboard", "mlflow"], tmp_path, "mine")
+    told_while_it_runs(first, "trial", 7, (1, 2))
+    first.close()
+    notes.told.clear()
+    monkeypatch.setattr(Lost, "log", Notes.log)
+    killed = Trackers(["mlflow"], tmp_path, "mine")
+    told_while_it_runs(killed, "trial", 7, (1,))
+    while len(notes.told) < 2:
         time.sleep(0.01)
-    assert notes.opened.count("trial-7") == 1
-    assert notes.described.count("trial-7") == 3
-    some.close()
-    assert len(notes.ended) == 41 == len({*notes.ended})
+    second = Trackers(["tensorboard", "mlflow"], tmp_path, "mine")
+    second.record([segment(7, HISTORY[:1])])
+    second.close()
+    names = [("trial-7", 1, name) for name in ("train_loss", "val_error")]
+    assert notes.told == [
+        *names,
+        ("trial-7", 1, "val_loss"),
+        *sorted([*names, ("trial-7", 1, "val_loss")], key=lambda one: VALUES.index(one[2])),
+    ]
 
 
 def test_a_slow_tracker_gets_each_epoch_once_and_what_it_lacks_is_told(

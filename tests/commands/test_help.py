@@ -39,7 +39,12 @@ def test_paragraphs_fill_the_width(name, width):
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"), [("pre", ["prepare", "predict"]), ("run x --site fro", ["frontier"])]
+    ("typed", "offered"),
+    [
+        ("pre", ["prepare", "predict"]),
+        ("run x --site fro", ["frontier"]),
+        ("site show pol", ["polaris"]),
+    ],
 )
 def test_a_shell_completes_commands_and_sites(typed, offered):
     asks = {"COMP_WORDS": f"hydragnn-flow {typed}", "COMP_CWORD": str(len(typed.split()))}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import DataConfig, Parameter, SearchConfig, load_config
+from hydragnn_flow.errors import InputError
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").rglob("*.yaml"))
 
@@ -30,6 +31,13 @@ def test_shipped_files_are_found_where_there_is_no_clone(
     named = load_config(write({**quickstart, "network": "configs/potential.json"}))
     assert named.network == load_config(configs / "quickstart.yaml").network
     assert load_config("configs/quickstart.yaml").name == "quickstart"
+    for other in ("some/configs/quickstart.yaml", "configs/quick*.yaml", "../configs/acac.yaml"):
+        with pytest.raises(InputError, match="cannot be read"):
+            load_config(other)
+    Path("configs").mkdir()
+    Path("configs/quickstart.yaml").symlink_to("moved.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_config("configs/quickstart.yaml")
 
 
 def test_file_names_are_relative_to_the_file_that_has_them(

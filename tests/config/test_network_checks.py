@@ -1,14 +1,15 @@
 """Keys of a network that must fit each other, and the forms of its heads."""
 
 import copy
+import sys
 
 import pytest
 
-from hydragnn_flow.config import load_config, load_network
+from hydragnn_flow.config import load_config, load_network, run
 from hydragnn_flow.config.network import Architecture, GraphHead, HydraNetwork, NodeHead
-from hydragnn_flow.config.network import architecture as checks
 from hydragnn_flow.config.network.architecture import OutputHeads
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import couplings
 
 GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}
 NODE = {"num_headlayers": 2, "dim_headlayers": [7, 6], "type": "conv"}
@@ -57,16 +58,22 @@ def test_equivariant_attention_may_be_in_one_chunk(chunk, network):
 
 
 def test_types_that_couple_features_need_an_extra_and_those_of_first_runs_do_not(
-    network, configs, monkeypatch
+    network, quickstart, change, write, configs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    load_config(configs / "quickstart.yaml")
-    for kind in ("PAINN", "SchNet", "EGNN"):  # of `init`
-        load_network(architecture(network, mpnn_type=kind))
-    attention = {"mpnn_type": "PAINN", "global_attn_engine": "EquivariantTransformer"}
-    for given in ({"mpnn_type": "MACE"}, {"mpnn_type": "DimeNet"}, attention):
-        with pytest.raises(InputError, match=r"e3nn is not installed.*hydragnn_flow\[e3nn\]"):
-            load_network(architecture(network, **given))
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    load_config(configs / "quickstart.yaml")  # types as of `init`
+    kinds = ("search", "space", "Architecture.mpnn_type")
+    searched = write(change(quickstart, kinds, {"choices": ["SchNet", "EGNN", "PNA", "MACE"]}))
+    for path in (configs / "acac_mace.yaml", searched):
+        with pytest.raises(InputError, match=r"MACE: e3nn is not installed.*flow\[e3nn\]"):
+            load_config(path, data=tmp_path)
+    load_network(architecture(network, mpnn_type="MACE"))  # as of a finished run, for its report
+
+
+def test_networks_that_couple_features_say_what_they_lack(monkeypatch):
+    monkeypatch.setitem(sys.modules, "e3nn", None)
+    with pytest.raises(InputError, match="e3nn is not installed"):
+        couplings.clebsch_gordan.__wrapped__(1, 1, 2)
 
 
 def test_each_engine_reads_keys_of_its_own(network):

@@ -133,13 +133,15 @@ def test_tables_are_read_as_in_training(ensemble, structures, tmp_path):
     texts = [(tmp_path / name).read_text() for name in names]
     energies = [atoms.get_potential_energy() for atoms in structures]
     file = tmp_path / "new.csv"
-    for cells in (texts, names):
+    own = [str(tmp_path / name) for name in names]
+    for cells, files, frames in ((texts, ["new.csv"] * 5, [*range(5)]), (names, own, [0] * 5)):
         table = pd.DataFrame({"material_id": list("abcde"), "cif": cells, "E": energies})
         table.to_csv(file, index=False)
         found = evaluate(trained, file, say=lambda line: None)["energy"].measures["mae"].value
         assert found == pytest.approx(expected, rel=1e-4)
         graphs = trained.predict(file).graphs
-        assert list(graphs["id"]) == list("abcde") and list(graphs["frame"]) == [0, 1, 2, 3, 4]
+        assert list(graphs["id"]) == list("abcde")
+        assert (list(graphs["file"]), list(graphs["frame"])) == (files, frames)
         np.testing.assert_allclose(graphs["energy"], energies)
 
 

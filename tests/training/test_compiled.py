@@ -197,6 +197,12 @@ def test_long_trainings_are_compiled_where_that_is_faster(
     with pytest.raises(Stopped):
         trainer.run(lambda: trainer.progress.step > 2)
     assert (trainer.recorded and trainer.recorded.reason) == reason
+    # Near the end it would not pay to compile, but the kernels are there.
+    again = trainer_of(tmp_path / "t", alloy_store, compile, epochs=epochs)
+    again.progress.epoch = epochs - 1
+    again._compile_if_it_pays()
+    assert again._to_compile == trainer._to_compile
+    assert bool(again._to_compile) == (reason is not None)
 
 
 @pytest.mark.parametrize(

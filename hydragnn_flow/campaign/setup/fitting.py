@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -86,10 +87,11 @@ def fit(
     file = directory.with_name(f"{directory.name}.extxyz")
     text = "".join(_labelled(check_structures(structures), targets))
     begun = directory.exists() and file.exists()
-    if begun and file.read_text(encoding="utf-8") != text:
+    if begun and not _are_same(file.read_text(encoding="utf-8"), text):
         raise InputError(f"{file}: holds other structures or labels; name another directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
+    if not begun:
+        write_text(file, text)
     finding = _with_units(look(file), units or {})
     site = site or load_site("local")
     if begun and (directory / CONFIG).exists():  # maybe on another machine, by which defaults go
@@ -111,16 +113,30 @@ def fit(
     return Ensemble.load(directory)
 
 
+def _are_same(one: str, other: str) -> bool:
+    """Return whether texts agree but for the digits after the eighth, which ASE leaves out."""
+
+    def agree(a: str, b: str) -> bool:
+        try:
+            return a == b or math.isclose(float(a), float(b), rel_tol=0.0, abs_tol=1e-8)
+        except ValueError:
+            return False
+
+    words = [re.split(r'[\s"=]+', text) for text in (one, other)]
+    return len(words[0]) == len(words[1]) and all(map(agree, *words))
+
+
 def _names(targets: Targets | None) -> Sequence[str]:
     return [targets] if isinstance(targets, str) else [*(targets or ())]
 
 
 def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]:
     """Return extended XYZ of structures with their targets and no other labels."""
+    is_named = targets is None or isinstance(targets, str | Mapping | list | tuple)
+    if not is_named or not all(isinstance(name, str) for name in _names(targets)):
+        raise InputError("targets: give values with their name, such as {'gap': gaps}")
     names = _names(targets)
     for name in names:
-        if not isinstance(name, str):
-            raise InputError("targets: give values with their name, such as {'gap': gaps}")
         if not re.fullmatch(r"[A-Za-z]\w*", name) or name.lower() in _TAKEN:
             raise InputError(f"targets: {name!r} is no name of a label; use letters, digits and _")
     if targets is not None and not names:
@@ -135,7 +151,7 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]
                 )
         # By position: a column of a data frame may have another index.
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        of_atoms = [name for name in names if _are_of_atoms(columns[name], structures)]
+        of_atoms = [name for name in names if _are_of_atoms(name, columns[name], structures)]
         levels: list[Mapping[str, Level]] = [dict.fromkeys(of_atoms, "node")] * len(rows)
     else:
         found = [current(atoms) for atoms in structures]
@@ -151,7 +167,7 @@ def _labelled(structures: Sequence[Atoms], targets: Targets | None) -> list[str]
         raise InputError("structures: have no labels; give them as targets")
     try:
         return [*map(_with_labels, structures, chosen, levels)]
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"targets: cannot be written ({error}); correct their shapes") from None
 
 
@@ -160,7 +176,9 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _are_of_atoms(values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
+def _are_of_atoms(name: str, values: Sequence[Any], structures: Sequence[Atoms]) -> bool:
+    if name in ("energy", "stress"):  # six numbers of six atoms
+        return False
     pairs = zip(values, structures, strict=True)
     return all(is_missing(v) or (np.ndim(v) and len(v) == len(atoms)) for v, atoms in pairs)
 

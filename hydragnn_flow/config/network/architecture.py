@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -20,7 +19,6 @@ from hydragnn_flow.config.base import Section, explain, unknown_key
 from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED, default_weights
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY, properties_of
-from hydragnn_flow.errors import lacking
 
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -456,9 +454,6 @@ class Architecture(CommonArchitecture):
     def _conflicts(self) -> Iterator[str]:
         yield from super()._conflicts()
         kind, properties = self.mpnn_type, properties_of(self.mpnn_type)
-        for asks in (kind, self.global_attn_engine):
-            if asks in ("DimeNet", "MACE", EQUIVARIANT_TRANSFORMER) and find_spec("e3nn") is None:
-                yield f"{asks}: {lacking('e3nn', 'e3nn')}"
         if properties.options is not None:
             try:
                 properties.options.model_validate(self.mpnn_options)

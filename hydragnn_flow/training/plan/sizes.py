@@ -85,8 +85,7 @@ def sizes_to_compile(
     Parameters
     ----------
     batches, largest, number
-        Batches of the whole training, as in :func:`choose_sizes`. So the sizes are the same ones,
-        whose kernels exist, after a restart.
+        Batches of the whole training, as in :func:`choose_sizes`.
     left
         Number of batches to come, in which compiling has to pay.
     seconds
