@@ -463,7 +463,7 @@ def _volume(one: Environments, usual: Usual, graph: int) -> tuple[str, float]:
     return "", float(one.volumes[graph] / one.n_atoms[graph])
 
 
-_USUAL = "the distance from usual ones of the surroundings"
+_USUAL = "the strangeness of the surroundings"
 _SMALLEST, _LARGEST = "smallest of such elements", "largest of such elements"
 _QUANTITIES = {
     "shortest": _Quantity("the distance", " Å", "shortest of such elements", "", True, _closest),
