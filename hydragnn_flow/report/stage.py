@@ -274,10 +274,12 @@ def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
 
 def _driver(run_directory: Path, stage: Stage) -> Iterator[str | Table]:
     if not stage.is_driven:
-        # Of a script or a notebook, the name alone says how it is called again.
-        command = (recorded(run_directory).get(COMMANDS) or ["hydragnn-flow run"])[-1]
+        # A script's name does not say how it is called, and a notebook's not even where it is.
+        command = (recorded(run_directory).get(COMMANDS) or [""])[-1]
         command = command.replace("hydragnn-flow prepare ", "hydragnn-flow run ")
-        yield f"no driver is at work on it; `{command}` continues it"
+        ours = command.startswith("hydragnn-flow ")
+        told = f"`{command}`" if ours else "the same command, script or notebook"
+        yield f"no driver is at work on it; {told} continues it"
         return
     driver = read_json(run_directory / DRIVER_FILE)
     workers = read_workers(run_directory)

@@ -189,9 +189,13 @@ def test_nothing_runs_without_a_driver_and_the_whole_command_continues_it(search
     assert f"{len(running)} stopped" in told and "running" not in told
     page = write_report(searching.directory).read_text(encoding="utf-8")
     assert f", {len(running)} stopped" in page and "running</" not in page
-    prepared = {**CONFIGURATION, "commands": ["hydragnn-flow prepare a.yaml --run-dir b"]}
-    (searching.directory / "run.yaml").write_text(json.dumps(prepared))
-    assert "`hydragnn-flow run a.yaml --run-dir b` continues it" in shown(searching.directory)
+    for command, told in (
+        ("hydragnn-flow prepare a.yaml --run-dir b", "`hydragnn-flow run a.yaml --run-dir b`"),
+        ("ipykernel_launcher.py -f /tmp/a.json", "the same command, script or notebook"),
+    ):
+        recorded = {**CONFIGURATION, "commands": [command]}
+        (searching.directory / "run.yaml").write_text(json.dumps(recorded))
+        assert f"{told} continues it" in shown(searching.directory)
 
 
 def test_a_function_says_how_long_it_has_been_at_work(run_directory):

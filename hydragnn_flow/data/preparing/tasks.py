@@ -320,6 +320,8 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     ) as series:
         for chunk in (Chunk(**chunk) for chunk in request["chunks"]):
             for record in _readable(source, chunk, faults):
+                if faults:
+                    continue  # no graph will be kept
                 if record.lacking:
                     if config.missing != "mask":
                         incomplete.append(record.lacking)

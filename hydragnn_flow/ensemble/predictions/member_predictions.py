@@ -345,10 +345,12 @@ def _in_store(
             where |= splits[name].origins_of(some)
             found = predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
             for row, graph in enumerate(some.tolist()):
-                for target, (value, why) in splits[name].masked.get(graph, {}).items():
+                masked = splits[name].masked.get(graph, {})
+                for target, (value, _) in masked.items():
                     if value is not None and target in found.labels:
                         found.labels[target][row] = value  # so that it has an error to be ranked by
-                    found.doubts[row] = f"its label is far off, and masked in training: {why}"
+                if told := "; ".join(why for _, why in masked.values()):
+                    found.doubts[row] = f"its label is far off, and masked in training: {told}"
             yield found
             done += len(some)
 
