@@ -575,9 +575,8 @@ class Trainer:
         pieces, steps = self._pieces(0, 0)
         left = (self.spec.epochs.until_epoch - self.progress.epoch) * steps - self.progress.step
         kept = self.spec.folder / "compiled.json"
-        with suppress(InputError, TypeError):  # a damaged file is written anew
-            if kept.exists():
-                self._to_compile = [Size(*size) for size in read_json(kept).get("sizes", ())]
+        with suppress(InputError, KeyError, TypeError):  # it is not there yet, or damaged
+            self._to_compile = [Size(*size) for size in read_json(kept)["sizes"]]
         if not self._to_compile:
             if left < 300:  # so that three gradients take 1 % at most
                 return

@@ -379,9 +379,10 @@ def _reuse(path: Path, config: DataConfig, asked: Mapping[str, Any], encodings: 
     if encodings and ("pe" not in store.manifest.keys or computed != encodings):
         differing.append("Architecture.pe_dim")
     if differing:
-        since, files = (path / MANIFEST).stat().st_mtime_ns, open_source(config, 0).files()
+        since = (path / MANIFEST).stat().st_mtime_ns
+        files = open_source(config, 0).files() if "inputs" in differing else ()
         newer = [str(file) for file in files if file.stat().st_mtime_ns > since][:10]
-        said = f"; newer than it: {', '.join(newer)}" if newer and "inputs" in differing else ""
+        said = f"; newer than it: {', '.join(newer)}" if newer else ""
         raise StoreError(
             f"{path} is a store of other data or settings ({', '.join(differing)} differ{said}); "
             "choose another directory or delete it"

@@ -316,7 +316,7 @@ class Unreadable(InputError):
     """
 
     def __str__(self) -> str:
-        n, names = len(self.args), [re.split(" cannot be|; ", one)[0] for one in self.args[:10]]
+        n, names = len(self.args), [re.split(" cannot| holds|; ", one)[0] for one in self.args[:10]]
         more = f" and {n - 10:,} more" if n > 10 else ""
         many = f"{n:,} structures cannot be read: {', '.join(names)}{more}; the first: "
         return f"{many if n > 1 else ''}{self.args[0]}"
