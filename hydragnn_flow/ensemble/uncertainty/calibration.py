@@ -161,8 +161,9 @@ def calibrate(
 ) -> Calibration | None:
     """Fit the calibration of one target's error bars; None if no true value is known.
 
-    The standard deviation is fitted by :func:`fit_deviation`. The conformal scores of each fold
-    come from fits to the other folds.
+    The standard deviation is fitted by :func:`fit_deviation`, and multiplied by the root mean
+    square of the errors over it. The errors over it are the conformal scores; those of each fold
+    come from a fit to the other folds.
 
     Parameters
     ----------
@@ -208,7 +209,10 @@ def calibrate(
         usual = float(np.median(of_columns.extrapolation))
         size = of_columns.total(noise, usual)
         deviation, found = _cross_fitted(error, spread[:, columns], size, structure, fold)
-        deviations.append(replace(deviation, noise=noise, extrapolation=usual))
+        width = _width(found, structure)
+        deviation = Deviation(deviation.scale * width, deviation.floor * width, noise, usual)
+        deviations.append(deviation)
+        found /= width
         rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
         if len(np.unique(structure[rows[-1]])) < enough:  # too few structures have rare elements
             rows[-1] = np.ones(len(group), bool)
@@ -266,6 +270,18 @@ def _cross_fitted(
         fitted = fit_deviation(error[seen], spread[seen], size[seen], structure[seen])
         scores[there] = error[there] / fitted.std(spread[there], size[there])
     return fit_deviation(error, spread, size, structure), scores
+
+
+def _width(scores: Floats, structure: NDArray[np.int64]) -> float:
+    """Return the root mean square of scores ``[n, d]``, every structure counted once.
+
+    The score that :func:`fit_deviation` minimises grows with the error and not with its square, so
+    it fits the many small errors: the standard deviation is too small where a few are large. A
+    score beyond three counts as three, as one wrong label must not widen all error bars.
+    """
+    _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
+    squares = np.bincount(number, (np.minimum(scores, 3) ** 2).mean(axis=1)) / counts
+    return math.sqrt(squares.mean())
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
