@@ -12,7 +12,14 @@ from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.encoding import KnownTrial, UnitCube
 from hydragnn_flow.search.samplers.gaussian_process import GaussianProcess, Rows
-from hydragnn_flow.search.samplers.proposer import Proposer, _power, _subset, log_gain
+from hydragnn_flow.search.samplers.proposer import (
+    Proposer,
+    _added,
+    _front,
+    _power,
+    _subset,
+    log_gain,
+)
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),
@@ -263,6 +270,21 @@ def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on():
     far = log_gain(np.array([-1e5, -100.0, -10.0, -1.0001, -0.9999, 10.0, 100.0]))
     assert np.isfinite(far).all() and (np.diff(far) > 0).all()
     assert far[1] == pytest.approx(-5000 - np.log(np.sqrt(2 * np.pi) * 1e4), abs=1e-3)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+def test_the_volume_that_a_point_adds_is_that_of_many_draws(objectives):
+    random = np.random.default_rng(objectives)
+    front = _front(random.normal(size=(20, objectives)))
+    corner = np.full(objectives, 1.5)
+    mean, deviation = random.normal(size=(4, objectives)) - 1, np.full((4, objectives), 0.5)
+    box = random.uniform(-4, corner, size=(20_000, objectives))
+    free = ~(front <= box[:, None]).all(axis=2).any(axis=1)
+    drawn = mean[:, None] + deviation[:, None] * random.normal(size=(4, 400, objectives))
+    added = [(free & (one <= box[:, None]).all(axis=2).T).mean() for one in drawn]
+    expected = np.array(added) * 5.5**objectives
+    found = _added(front, corner, mean, deviation)
+    np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.05)
 
 
 def test_losses_are_made_normal_by_the_power_that_scipy_finds():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import fminbound
 from scipy.special import erfcx, log_ndtr, ndtr
-from scipy.stats import norm, qmc, yeojohnson
+from scipy.stats import qmc, yeojohnson
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.processes import end_with_parent, keep_stdout
@@ -44,10 +44,6 @@ MOST_FITTED, MOST_KNOWN = 250, 1000
 """Largest number of values for the fit of the hyper-parameters, and for predictions."""
 
 
-_DRAWN = norm.ppf(qmc.Sobol(3, seed=0).random(64))
-"""Standard normal points [n, 3] by which uncertain losses are joined."""
-
-
 class Proposer:
     """Proposer of trials: a Gaussian-process model of the losses of finished and running trials.
 
@@ -56,12 +52,11 @@ class Proposer:
     abandoned. Running trials count with their expected loss at the end (the Kriging believer of
     Ginsbourger et al., 2010).
 
-    Each objective has a Gaussian process of its own. For every proposal the objectives get other
-    weights, and the loss is the largest weighted objective plus a twentieth of their sum, so
-    proposals spread along the Pareto front (ParEGO: Knowles, IEEE Trans. Evol. Comput. 10, 50
-    (2006)). The mean and the standard deviation of that loss come from draws of all objectives
-    (Daulton et al., NeurIPS 2020, arXiv:2006.05078). Each limit has a process, too, and the
-    improvement counts with the probability that the limits hold (Gardner et al., ICML 2014).
+    Each objective has a Gaussian process of its own. With several, the improvement is the volume
+    that a trial adds to that between the Pareto front and a corner, which nine tenths of the trials
+    are below in each objective (Emmerich, Deutz and Klinkenberg, IEEE Congr. Evol. Comput. 2011,
+    2147). Each limit has a process, too, and the improvement counts with the probability that the
+    limits hold (Gardner et al., ICML 2014).
 
     The process of the first objective knows the losses at all rungs, of trials that run or were
     stopped early, too, and predicts losses at the last one.
@@ -86,8 +81,7 @@ class Proposer:
         self._branches = self._cube.branches()
         self._objectives, self._epochs = objectives, epochs
         self._processes = [GaussianProcess(self._cube.parameters, len(epochs))]
-        self._weights, self._ideal = np.ones(objectives), np.zeros(objectives)
-        self._limits = np.empty(0)
+        self._limits, self._corner = np.empty(0), np.empty(objectives)
         self._fitted = self._proposed = 0
         self.fits = 0
         """Number of times that the hyper-parameters were fitted."""
@@ -111,14 +105,11 @@ class Proposer:
         random = np.random.default_rng(seed)
         points, pending = self._encode(known), self._cube.encode(running)
         losses = self._learn(points, known, self._cube.features(pending))
-        taken = np.concatenate([points, pending])
+        taken, ordered = np.concatenate([points, pending]), points[_ranked(losses)]
         for _ in range(count):
             branch = self._branch()
             chosen = self._start(taken, branch, random)
             if chosen is None:
-                if self._objectives > 1:
-                    self._weights = random.dirichlet(np.ones(self._objectives))
-                ordered = points[np.argsort(self._joined(losses))]
                 chosen = self._choose(ordered, taken, branch, random)
             for process in self._processes:
                 process.believe(self._cube.features(chosen[None])[0])
@@ -155,7 +146,7 @@ class Proposer:
         new = self._choose(points[np.argsort(losses[:, 0])], taken, None, random)[None]
         other_mean, other_deviation, other_held = self._expected(new)
         other_deviation = np.sqrt(other_deviation**2 + process.noise)
-        other = _log_improvement(target, other_mean, other_deviation) + other_held
+        other = _log_improvement(target, other_mean[:, 0], other_deviation[:, 0]) + other_held
         mean, deviation = process.predict(self._cube.features(one), np.array([row]))
         gain = _log_improvement(target, mean, deviation) + self._expected(one)[2]
         left = self._epochs[-1] - self._epochs[known[row].reports[-1][0]]
@@ -201,32 +192,21 @@ class Proposer:
                 losses[:, i] = process.predict(features)[0]
                 whole = rungs == process.rungs - 1
                 losses[trials[whole], i] = scaled[whole]
-        self._limits, self._ideal = np.array(limits), losses.min(axis=0)
+        self._limits, self._corner = np.array(limits), np.quantile(losses, 0.9, axis=0)
         losses[(numbers[:, n:] > 0).any(axis=1)] = np.inf
         return losses
 
-    def _joined(self, losses: Floats) -> Floats:
-        """Join the losses of several objectives by the weights; the last axis is that of them."""
-        if self._objectives == 1:
-            return losses[..., 0]
-        gaps = self._weights * (losses - self._ideal)
-        joined: Floats = gaps.max(axis=-1) + 0.05 * gaps.sum(axis=-1)
-        return joined
-
     def _expected(self, points: Floats) -> tuple[Floats, Floats, Floats]:
-        """Predict the joined loss at points [n, n_parameters]: mean and standard deviation [n].
+        """Predict the losses at points [n, n_parameters].
 
-        The third is the logarithm of the probability that all limits hold [n].
+        Returns their means and standard deviations [n, n_objectives], and the logarithm of the
+        probability that all limits hold [n].
         """
         features, n = self._cube.features(points), self._objectives
         found = [process.predict(features) for process in self._processes]
         mean, deviation = (np.stack(of, axis=-1) for of in zip(*found, strict=True))
         held = log_ndtr((self._limits - mean[:, n:]) / deviation[:, n:]).sum(axis=1)
-        if n == 1:
-            return mean[:, 0], deviation[:, 0], held
-        drawn = mean[:, None, :n] + deviation[:, None, :n] * _DRAWN[:, :n]
-        joined = self._joined(drawn)
-        return joined.mean(axis=1), joined.std(axis=1), held
+        return mean[:, :n], deviation[:, :n], held
 
     def _branch(self) -> Branch | None:
         """Choose the branch in which the next trial must lie; None if it may lie anywhere.
@@ -260,22 +240,23 @@ class Proposer:
     ) -> Floats:
         """Find the point [n_parameters] with the largest expected improvement that is not taken.
 
-        ``known`` points have a loss, and are sorted by it. ``taken`` has the known points first, in
-        any order, and then the points of trials without a loss.
+        ``known`` points have losses, and are sorted by `_ranked`. ``taken`` has the known points
+        first, in any order, and then the points of trials without a loss.
         """
-        expected, _, held = self._expected(np.concatenate([known[:_BEST], taken[len(known) :]]))
-        least = expected[held > math.log(0.5)].min(initial=np.inf)
+        best = known[:_BEST] if self._objectives == 1 else known
+        expected, _, held = self._expected(np.concatenate([best, taken[len(known) :]]))
+        front = _front(expected[held > math.log(0.5)])
         good = known[_inside(known, branch)][:_BEST]
         spread = qmc.Sobol(len(self._cube), seed=random).random(2048)
         around = self._children(np.repeat(good, _CHILDREN, axis=0), _STEPS[0], random, branch)
         points = np.concatenate([self._snapped(spread, branch), around])
-        scores = self._score(points, least, branch)
+        scores = self._score(points, front, branch)
         top = np.argsort(-scores)[:8]
         parents, reached = points[top], scores[top]
         rows = np.arange(len(parents))
         for step in _STEPS:
             children = self._children(np.repeat(parents, _CHILDREN, axis=0), step, random, branch)
-            scored = self._score(children, least, branch).reshape(len(parents), _CHILDREN)
+            scored = self._score(children, front, branch).reshape(len(parents), _CHILDREN)
             first = scored.argmax(axis=1)
             better = scored[rows, first] > reached
             reached = np.where(better, scored[rows, first], reached)
@@ -312,17 +293,64 @@ class Proposer:
             points[:, branch.column] = branch.unit
         return self._cube.snap(points)
 
-    def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
-        """Return the logarithm of each point's expected improvement over ``least`` [n].
+    def _score(self, points: Floats, front: Floats, branch: Branch | None) -> Floats:
+        """Return the logarithm of each point's expected improvement over a Pareto front [n].
 
-        It counts with the probability that all limits hold, which alone decides if ``least`` is
-        infinite. It is minus infinity outside the branch.
+        It counts with the probability that all limits hold, which alone decides if ``front``
+        [n_front, n_objectives] is empty.
         """
-        mean, deviation, held = self._expected(points)
-        gain = held
-        if math.isfinite(least):
-            gain = held + _log_improvement(least, mean, deviation)
+        mean, deviation, gain = self._expected(points)
+        if len(front) and self._objectives == 1:
+            gain += _log_improvement(front[0, 0], mean[:, 0], deviation[:, 0])
+        elif len(front):
+            volume = _added(front, self._corner, mean, deviation)
+            gain += np.log(np.maximum(volume, np.finfo(float).tiny))
         return np.where(_inside(points, branch), gain, -np.inf)
+
+
+def _ranked(losses: Floats) -> Integers:
+    """Return the order of trials by how many others are better in all losses [n, n_losses]."""
+    if losses.shape[1] == 1:
+        return np.argsort(losses[:, 0])
+    better: Integers = (losses[:, None] > losses).all(axis=-1).sum(axis=1)
+    return np.argsort(better, kind="stable")
+
+
+def _front(losses: Floats) -> Floats:
+    """Return the losses [n, n_losses] that no others dominate, without repetitions."""
+    losses = np.unique(losses, axis=0)
+    dominated: Bools = (losses[:, None] >= losses).all(axis=-1).sum(axis=1) > 1
+    return losses[~dominated]
+
+
+def _added(front: Floats, corner: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Compute the volume that points are expected to add between a Pareto front and a corner [n].
+
+    The volume is cut into slabs at the last loss of each point of the front, because in a slab only
+    those with a smaller last loss matter.
+
+    Parameters
+    ----------
+    front, corner
+        Losses [n_front, n_losses] on the front, and those of the corner [n_losses].
+    mean, deviation
+        Means and standard deviations [n, n_losses] of the points' losses: normal, independent.
+    """
+
+    def below(edge: float) -> Floats:
+        gain: Floats = np.exp(_log_improvement(edge, mean[:, -1], deviation[:, -1]))
+        return gain
+
+    if front.shape[1] == 1:
+        return below(front.min(initial=corner[0]))
+    front = front[np.argsort(front[:, -1])]
+    volume, deeper = np.zeros(len(mean)), np.zeros(len(mean))
+    for i, edge in enumerate(np.minimum(np.append(front[:, -1], np.inf), corner[-1])):
+        reached = below(edge)
+        rest = _added(front[:i, :-1], corner[:-1], mean[:, :-1], deviation[:, :-1])
+        volume += (reached - deeper) * rest
+        deeper = reached
+    return volume
 
 
 def _log_improvement(least: float, mean: Floats, deviation: Floats) -> Floats:
