@@ -31,6 +31,7 @@ import optuna
 import torch
 import typer
 from results import Cell, Run, Table, say
+from scipy.stats import spearmanr
 from search_race.engines import (
     ENGINES,
     FRONT_ENGINES,
@@ -42,6 +43,7 @@ from search_race.engines import (
 )
 from search_race.functions import FUNCTIONS, Function, dominated, load
 
+from hydragnn_flow.config.domain import satisfying
 from hydragnn_flow.config.search import SearchConfig
 
 Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
@@ -105,8 +107,7 @@ def search(
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
     first = len(function.epochs) - 1
     if setting.kind == "rungs" and name not in WHOLE:
-        ours = SearchConfig(trials=1, space=function.space).rung_epochs(function.epochs[-1])
-        first = function.epochs.index(ours[0])
+        first = first_rung(function)
     epochs = function.epochs[first:]
     steps = np.diff(epochs, prepend=0)
     budget, spent, begun = setting.evaluations * epochs[-1], 0, 0
@@ -151,6 +152,27 @@ def search(
             elif begun < budget:
                 ask(1)
     return half, regret
+
+
+def first_rung(function: Function) -> int:
+    """Position of the first rung by default in the function's epochs."""
+    ours = SearchConfig(trials=1, space=function.space).rung_epochs(function.epochs[-1])
+    return function.epochs.index(ours[0])
+
+
+def told_by_first_rungs(functions: Sequence[Function]) -> str:
+    """Sentence: how far losses at the first rung rank those at the end."""
+    all_of, best_of = [], []
+    for function in functions:
+        drawn = [function.losses(params) for params in satisfying(function.space, (), {})]
+        now, end = np.array(drawn)[:, [first_rung(function), -1]].T
+        best = end < np.quantile(end, 0.1)
+        all_of.append(spearmanr(now, end).statistic)
+        best_of.append(spearmanr(now[best], end[best]).statistic)
+    ranges = (f"{min(of):.2f} to {max(of):.2f}" for of in (all_of, best_of))
+    return "rank correlation of the first rung and the end: {}; of the best tenth: {}".format(
+        *ranges
+    )
 
 
 def relative(
@@ -265,6 +287,8 @@ def main(
         if some:
             tables.append(table(found, some, title, half=kind != ""))
             remarks += verdicts(found, some, _TARGETS[kind])
+        if some and kind == "rungs":
+            remarks.append(told_by_first_rungs([load(n) for n in FUNCTIONS[True][development]]))
     run.end(
         tables,
         json,
