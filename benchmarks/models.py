@@ -81,7 +81,7 @@ def measure(
 def build(name: str, store: Path, case: Case, hydragnn: Path | None) -> Side:
     """Make one side ready."""
     if name != THEIRS or hydragnn is None:
-        return Ours(store, case, BATCH, compiled=name == COMPILED)
+        return Ours(store, case, BATCH, compile=name == COMPILED)
     split = GraphStore.open(store)["trainset"]
     graphs = [split[index] for index in range(len(split))]
     return HydraGNNModel(hydragnn, graphs, network(case))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch_geometric.data import Batch
@@ -53,8 +53,8 @@ class Ours:
         Graphs in a step.
     device
         Where to compute; the batches are there.
-    compiled
-        Whether the gradient is.
+    training
+        More keys of `Training`.
 
     Raises
     ------
@@ -68,11 +68,10 @@ class Ours:
         case: Case,
         batch_size: int,
         device: torch.device = CPU,
-        *,
-        compiled: bool = False,
+        **training: Any,
     ) -> None:
         section = network(case, batch_size)
-        section["Training"]["compile"] = compiled
+        section["Training"] |= training
         spec = SegmentSpec(
             kind="trial",
             number=0,
