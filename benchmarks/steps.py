@@ -12,7 +12,7 @@ and gradient of a filled batch are compared with those of the batch as it is.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, cycle, product
 from pathlib import Path
@@ -31,6 +31,7 @@ from results import Cell, Line, Number, Run, Table, line_table, say
 
 from hydragnn_flow.training import recorded
 from hydragnn_flow.training.measures.losses import Counts
+from hydragnn_flow.training.memory import keep_freed_memory
 from hydragnn_flow.training.plan.batching import Budget, Ints, deal
 from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch
 from hydragnn_flow.training.plan.sampling import InBlocks, Shuffled
@@ -44,29 +45,23 @@ ATOMS: dict[str, Any] = {
     "log-normal": lambda rng, n: rng.lognormal(3.0, 1.1, n).clip(2, 500),
 }
 """Kind of graphs → numbers of atoms of so many; three are filled up, the others dealt."""
-_BLOCK = 100
 
 
 class Index:
     """Sizes of graphs, as a split has them: 15 to 60 edges of each atom, in molecules to all."""
+
+    where: Any = str
 
     def __init__(self, kind: str, n: int) -> None:
         rng = np.random.default_rng(0)
         self.atoms: Ints = ATOMS[kind](rng, n).astype(np.int64)
         each = self.atoms - 1 if kind == "molecules" else rng.uniform(15, 60, n)
         self.edges: Ints = (self.atoms * each).astype(np.int64)
+        self.atoms_of: Any = self.atoms.__getitem__
+        self.edges_of: Any = self.edges.__getitem__
 
     def __len__(self) -> int:
         return len(self.atoms)
-
-    def atoms_of(self, graphs: Ints) -> Ints:
-        return self.atoms[graphs]
-
-    def edges_of(self, graphs: Ints) -> Ints:
-        return self.edges[graphs]
-
-    def where(self, graph: int) -> str:
-        return str(graph)
 
 
 def padding(kind: str) -> Line:
@@ -87,11 +82,10 @@ def padding(kind: str) -> Line:
 
 def balance(kind: str, world: int, *, stream: bool) -> list[float]:
     """Largest over mean number of edges of the ranks, step by step."""
-    index, found = Index(kind, BLOCKS * world * _BLOCK), []
-    blocks = np.arange(0, len(index) + 1, _BLOCK) if stream else None
+    index, found = Index(kind, BLOCKS * world * 100), list[float]()
+    blocks = np.arange(0, len(index) + 1, 100) if stream else None
     order = Shuffled(len(index), 0) if blocks is None else InBlocks(blocks, 0)
-    limits = Budget(BATCH, batches=world)
-    epoch = Epoch(index, order, limits, 0, world, n_steps=40, blocks=blocks)
+    epoch = Epoch(index, order, Budget(BATCH, batches=world), 0, world, n_steps=40, blocks=blocks)
     for step in chain.from_iterable(epoch.windows()):
         edges = index.edges[step.order]
         loads = np.bincount(np.repeat(np.arange(world), np.diff(step.bounds)), edges, world)
@@ -118,24 +112,20 @@ def filled(folder: Path, details: dict[str, Any]) -> list[Line]:
     """Time to make a filled batch, and how far losses and gradients differ from the batch's own."""
     found: dict[str, float] = details.setdefault("differences", {})
     for case in cases([*TARGETS], MODES):
-        say(f"{case.name}, filled")
-        store = write_alloys(folder, 8 * BATCH, case)
         with patch.dict(recorded.RECORDERS, cpu=recorded.Caller):
-            trainer: Any = Ours(store, case, BATCH, precision="fp64").trainer
-        slot = partial(_filled, trainer, cycle(step.of_rank(0) for step in trainer.plan(0)[:8]))
-        steps, batch = trainer.recorded, slot()
-        steps._set(0.0, 0.0, Counts(BATCH, batch.own.num_nodes))
-        place = recorded._Place(batch, CPU, batch.own.num_nodes)
-        found[case.name] = steps._recorded(batch, place)
-    what = f"filled over own loss and gradient, {len(found)} networks: difference"
-    return [
-        timed("32 graphs of 640 edges put together and filled", slot, 0.6),
-        Line(what, max(found.values()), at_most=1e-6),
-    ]
-
-
-def _filled(trainer: Any, batches: Iterator[Ints]) -> Any:
-    return trainer.recorded.filled(TRAINING, trainer.train.batch(next(batches)))
+            trainer: Any = Ours(
+                write_alloys(folder, 256, case), case, BATCH, precision="fp64"
+            ).trainer
+        steps, batch = trainer.recorded, trainer.kept[0]
+        steps._set(0.0, 0.0, Counts(BATCH, 32 * BATCH))
+        found[case.name] = steps._recorded(batch, recorded._Place(batch, CPU, 32 * BATCH))
+    plan = cycle(trainer.plan(0)[:8])
+    slot = timed(
+        "32 graphs of 640 edges put together and filled",
+        lambda: steps.filled(TRAINING, trainer.train.batch(next(plan).of_rank(0))),
+        0.6,
+    )
+    return [slot, Line("difference of filled loss, gradient", max(found.values()), at_most=1e-6)]
 
 
 def timed(what: str, work: Callable[[], object], at_most: float) -> Line:
@@ -150,12 +140,11 @@ def main(
 ) -> None:
     """Measure, and print tables; the exit status is 0 whatever they say."""
     torch.set_num_threads(1)
-    run = Run("steps", ["numpy", "torch", "torch-geometric"], quick=quick)
-    details: dict[str, Any] = {}
+    keep_freed_memory()  # as trainer processes do
+    run, details = Run("steps", ["numpy", "torch"], quick=quick), dict[str, Any]()
     worlds = [2, 8] if quick else [2, 8, 64, 2048]
     work = partial(deal, Index("log-normal", 200 * worlds[-1]).edges, worlds[-1])
-    lines = [padding(kind) for kind in [*ATOMS][:3]]
-    lines.append(timed(f"{worlds[-1]:,} × 200 graphs dealt", work, 50.0))
+    lines = [*map(padding, [*ATOMS][:3]), timed(f"{worlds[-1]:,} × 200 graphs dealt", work, 50.0)]
     with tempfile.TemporaryDirectory() as folder:
         lines += filled(Path(folder), details)
     run.end([line_table(lines), dealt(worlds, details)], json, details=details)
