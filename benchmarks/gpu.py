@@ -68,17 +68,14 @@ def main(
     if quick:
         rounds, seconds = 1, 0.01
     run = Run("gpu", ["numpy", "torch", "torch-geometric"], quick=quick)
-    ends, left_out = (
-        Event(),
-        [] if hydragnn else ["ratios to HydraGNN, whose checkout --hydragnn would name"],
-    )
+    left_out = [] if hydragnn else ["ratios to HydraGNN, whose checkout --hydragnn would name"]
+    ends = Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     tables: list[Table] = []
     details: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         course = Course(
-            *(Path(folder), place, gcd, rounds, seconds, 1 if quick else 4),
-            *(hydragnn, left_out),
+            *(Path(folder), place, gcd, rounds, seconds, 1 if quick else 4), *(hydragnn, left_out)
         )
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:

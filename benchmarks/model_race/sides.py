@@ -63,12 +63,7 @@ class Ours:
     """
 
     def __init__(
-        self,
-        store: Path,
-        case: Case,
-        batch_size: int,
-        device: torch.device = CPU,
-        **training: Any,
+        self, store: Path, case: Case, batch_size: int, device: torch.device = CPU, **training: Any
     ) -> None:
         section = network(case, batch_size)
         section["Training"] |= training
