@@ -69,8 +69,7 @@ def padding(kind: str) -> Line:
     index, edges = Index(kind, 250 * BATCH), []
     n, largest = len(index), int(index.atoms.max())
     epochs = (Epoch(index, Shuffled(n, 0), Budget(BATCH), n * k, 1, n_graphs=n) for k in range(5))
-    steps = (chain.from_iterable(epoch.windows()) for epoch in epochs)
-    first, *later = (rows_of(index, [step.order for step in of_epoch]) for of_epoch in steps)
+    first, *later = (rows_of(index, [s.order for w in e.windows() for s in w]) for e in epochs)
     sizes = choose_sizes(first, largest, 5 * len(first))
     for graphs, atoms, own in np.concatenate(later).tolist():
         fits = [size.edges for size in sizes if size.holds(graphs, atoms, own, largest)]
@@ -112,10 +111,9 @@ def filled(folder: Path, details: dict[str, Any]) -> list[Line]:
     """Time to make a filled batch, and how far losses and gradients differ from the batch's own."""
     found: dict[str, float] = details.setdefault("differences", {})
     for case in cases([*TARGETS], MODES):
+        store = write_alloys(folder, 8 * BATCH, case)
         with patch.dict(recorded.RECORDERS, cpu=recorded.Caller):
-            trainer: Any = Ours(
-                write_alloys(folder, 256, case), case, BATCH, precision="fp64"
-            ).trainer
+            trainer: Any = Ours(store, case, BATCH, precision="fp64").trainer
         steps, batch = trainer.recorded, trainer.kept[0]
         steps._set(0.0, 0.0, Counts(BATCH, 32 * BATCH))
         found[case.name] = steps._recorded(batch, recorded._Place(batch, CPU, 32 * BATCH))

@@ -103,7 +103,7 @@ def train(
                 section,
                 "benchmark",
                 verbosity=0,
-                compute_grad_energy=_is_potential(section),
+                compute_grad_energy=section["Architecture"]["enable_interatomic_potential"],
             )
     trained = watch.trained()
     if trained.best:
@@ -142,10 +142,6 @@ def _energy_and_forces(model: nn.Module, batch: Batch) -> list[Tensor]:
 def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
     with torch.no_grad():
         return list(model(batch))
-
-
-def _is_potential(section: Mapping[str, Any]) -> bool:
-    return bool(section["Architecture"]["enable_interatomic_potential"])
 
 
 class _Over(Exception):
