@@ -103,8 +103,8 @@ def dealt(worlds: list[int], details: dict[str, Any]) -> Table:
             found = details[name] = balance(kind, world, stream=stream != "")
             number = Number(mean(found), "", min(found), max(found))
             rows[-1].append(f"{number} MISSED" if number.value > 1.05 else number)
-    title = "Largest over mean number of edges of the ranks, target ≤ 1.05"
-    return Table(["graphs", *(f"{world:,} ranks" for world in worlds)], rows, "balance", title)
+    title = "Largest over mean edges of the ranks, target ≤ 1.05"
+    return Table(["ranks", *(f"{world:,}" for world in worlds)], rows, "balance", title)
 
 
 def filled(folder: Path, details: dict[str, Any]) -> list[Line]:
