@@ -191,7 +191,9 @@ def verdicts(found: Regrets, settings: Sequence[Setting], target: float) -> list
         for peer in setting.engines.keys() - {"auto", "batched_tpe", "random"}:
             ours, theirs = _pair(found, setting.name, peer)
             if len(ours) > 1 and max(theirs) > 0:
-                ratios[peer] = mean(ours) / mean(theirs), _verdict(ours, theirs)
+                apart = [one - other for one, other in zip(ours, theirs, strict=True)]
+                error = standard_error(apart)
+                ratios[peer] = mean(ours) / mean(theirs), verdict(mean(apart), error)
         if ratios:
             best = max(ratios, key=lambda peer: ratios[peer][0])
             ratio, which = ratios[best]
@@ -207,11 +209,6 @@ def _pair(found: Regrets, setting: str, peer: str) -> tuple[list[float], list[fl
     theirs = relative(found, setting, peer, "auto")
     both = [name for name in ours if name in theirs]
     return [ours[name] for name in both], [theirs[name] for name in both]
-
-
-def _verdict(ours: list[float], theirs: list[float]) -> str:
-    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    return verdict(mean(differences), standard_error(differences))
 
 
 def main(
