@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy ensemble outside search_quality execution placement scale
+BENCHMARKS := store models steps accuracy peers_accuracy ensemble outside search_quality execution placement scale
 
 .PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs site clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -105,7 +105,7 @@ benchmark-ensemble benchmark-outside: benchmark-%: $(if $(BENCH),,$(VENV)/instal
 benchmark-search_quality benchmark-execution: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json
 
-benchmark-placement benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+benchmark-steps benchmark-placement benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-gpu: $(VENV)/installed

@@ -24,7 +24,7 @@ from model_accuracy import hydragnns, ours
 from model_accuracy.outcome import Row, ratios, remarks, train
 from model_accuracy.sets import CONTESTS, SETS, prepare
 from peers.hydragnn_package import CannotRun
-from results import Run, peer_commit, say
+from results import Checkout, Run, peer_commit, say
 from turns import in_fresh_process
 
 from hydragnn_flow import InputError
@@ -32,9 +32,7 @@ from hydragnn_flow import InputError
 
 def main(
     data: Annotated[Path, typer.Option(help="Directory of acac, mlearn and perov_5.", exists=True)],
-    hydragnn: Annotated[
-        Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
-    ] = None,
+    hydragnn: Checkout = None,
     only: Annotated[
         list[str] | None,
         typer.Option(help=f"SET or SET:TYPE, of {', '.join(c.name for c in CONTESTS)}."),

@@ -55,11 +55,7 @@ def main(
             if seed == 0:
                 flagged.append(flags(name, path, 1 if quick else 4))
     details = {"outcomes": [*map(asdict, found)], "flags": [*map(asdict, flagged)]}
-    run.end(
-        [line_table(judged(found)), outside(flagged)],
-        json,
-        details=details,
-    )
+    run.end([line_table(judged(found)), outside(flagged)], json, details=details)
 
 
 def run_set(name: str, seed: int, data: Path, path: Path, quick: bool) -> None:

@@ -40,7 +40,7 @@ from execution_race.workplace import (
 from results import REPOSITORY, Line, Run, line_table
 from rich.console import Console
 from search_race.engines import deephyper_version
-from turns import take_turns
+from turns import Spoken, take_turns
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
@@ -73,14 +73,9 @@ def warm(folder: Path, turns: int, deephyper: Path | None) -> list[Line]:
 
         sides: dict[str, Callable[[], float]] = {_OURS: ours, _FRESH: partial(_fresh, specs)}
         if deephyper is not None:
-            evaluator = subprocess.Popen(
-                [deephyper.absolute(), "-m", "execution_race.deephyper_evaluator", sys.executable],
-                cwd=REPOSITORY / "benchmarks",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                encoding="utf-8",
-            )
-            stack.callback(evaluator.communicate)
+            module = "execution_race.deephyper_evaluator"
+            evaluator = Spoken(deephyper.absolute(), "-m", module, sys.executable)
+            stack.callback(evaluator.process.communicate)
             sides[_EVALUATOR] = partial(_evaluated, evaluator, specs)
         found = take_turns(sides, turns)
     what, wall = "to a first step", [1e3 * seconds for seconds in walls[1:]]
@@ -110,12 +105,10 @@ def _fresh(specs: Iterator[SegmentSpec]) -> float:
     return ended() - before
 
 
-def _evaluated(process: subprocess.Popen[str], specs: Iterator[SegmentSpec]) -> float:
+def _evaluated(evaluator: Spoken, specs: Iterator[SegmentSpec]) -> float:
     """CPU time of DeepHyper's evaluator and of the process that it starts [s]."""
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(f"{json_file.dumps(next(specs).to_dict())}\n")
-    process.stdin.flush()
-    return float(json_file.loads(process.stdout.readline())["cpu"])
+    evaluator.tell(json_file.dumps(next(specs).to_dict()))
+    return float(json_file.loads(evaluator.answer())["cpu"])
 
 
 class _WithoutTraining(Pool):
@@ -176,12 +169,7 @@ def main(
         if "driver" in (only or ROWS):
             lines += driver(folder / "driver", *((2, 12, 1) if quick else (64, 2_000, 3)))
     remarks = [] if deephyper else ["not measured: DeepHyper, whose Python --deephyper would name"]
-    run.end(
-        [line_table(lines)],
-        json,
-        remarks=remarks,
-        peers=deephyper_version(deephyper),
-    )
+    run.end([line_table(lines)], json, remarks=remarks, peers=deephyper_version(deephyper))
 
 
 if __name__ == "__main__":

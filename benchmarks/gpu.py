@@ -29,7 +29,7 @@ from gpu_race import processes
 from gpu_race.steps import OURS, THEIRS, Course, Row
 from model_race.alloys import write_alloys
 from model_race.networks import BATCH, MODES, TARGETS, Case, Mode, cases
-from results import Cell, Number, Run, Table, peer_commit
+from results import Cell, Checkout, Number, Run, Table, peer_commit
 
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
@@ -46,9 +46,7 @@ def main(
     device: Annotated[
         str | None, typer.Option(help="cuda, xpu or cpu; by default an accelerator, if any.")
     ] = None,
-    hydragnn: Annotated[
-        Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
-    ] = None,
+    hydragnn: Checkout = None,
     only: Annotated[list[str] | None, typer.Option(help=f"Rows of {', '.join(ROWS)}.")] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", help=f"Networks, of {', '.join(TARGETS)}.")
@@ -68,17 +66,14 @@ def main(
     if quick:
         rounds, seconds = 1, 0.01
     run = Run("gpu", ["numpy", "torch", "torch-geometric"], quick=quick)
-    ends, left_out = (
-        Event(),
-        [] if hydragnn else ["ratios to HydraGNN, whose checkout --hydragnn would name"],
-    )
+    left_out = [] if hydragnn else ["ratios to HydraGNN, whose checkout --hydragnn would name"]
+    ends = Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     tables: list[Table] = []
     details: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         course = Course(
-            *(Path(folder), place, gcd, rounds, seconds, 1 if quick else 4),
-            *(hydragnn, left_out),
+            *(Path(folder), place, gcd, rounds, seconds, 1 if quick else 4), *(hydragnn, left_out)
         )
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:

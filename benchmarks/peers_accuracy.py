@@ -20,13 +20,7 @@ from typing import Annotated
 import typer
 from model_accuracy.outcome import Row, ratios, remarks, train
 from model_accuracy.sets import prepare
-from peer_potentials.sides import (
-    PAIRS,
-    train_ours,
-    train_peer,
-    version_of,
-    write_graphs,
-)
+from peer_potentials.sides import PAIRS, train_ours, train_peer, version_of, write_graphs
 from peers.hydragnn_package import CannotRun
 from results import Run, say
 from turns import in_fresh_process

@@ -114,9 +114,7 @@ def main(
                 raise typer.BadParameter(f"no row {row}; there are {', '.join(ROWS)}")
     columns = ["", "ours", "over the bound", "a node for each trial, over ours"]
     run.end(
-        [Table(columns, makespans, "makespan"), line_table(lines)],
-        json,
-        settings=asdict(settings),
+        [Table(columns, makespans, "makespan"), line_table(lines)], json, settings=asdict(settings)
     )
 
 

@@ -22,10 +22,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from statistics import stdev
+from typing import Annotated, Any
 
+import typer
 import yaml
 
+Checkout = Annotated[
+    Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
+]
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "docs" / "results"
 # Options that say where to write, which changes no figure.
@@ -251,6 +256,18 @@ class Run:
         if path is not None:
             result.write(path)
         return result
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of a mean; NaN of fewer than two values."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def verdict(difference: float, error: float) -> str:
+    """Whether we are ahead of a peer, by an error less it and its standard error."""
+    if abs(difference) <= 2 * error:
+        return "equal"
+    return "ahead" if difference < 0 else "behind"
 
 
 def commit_of(checkout: Path) -> str:

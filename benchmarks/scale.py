@@ -31,10 +31,8 @@ def main(
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Measure, and print a table; the exit status is 0 whatever it says."""
-    run, plan = (
-        Run("scale", ["optuna", "parsl", "torch"], quick=quick),
-        QUICK if quick else FRONTIER,
-    )
+    run = Run("scale", ["optuna", "parsl", "torch"], quick=quick)
+    plan = QUICK if quick else FRONTIER
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         found = lines(Path(name).resolve(), plan)

@@ -23,14 +23,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Annotated
 
 import numpy as np
 import optuna
 import torch
 import typer
-from results import Cell, Run, Table, say
+from results import Cell, Run, Table, say, standard_error, verdict
 from scipy.stats import spearmanr
 from search_race.engines import (
     ENGINES,
@@ -48,8 +48,8 @@ from hydragnn_flow.config.search import SearchConfig
 
 Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
 """Setting, engine, function → regrets half-way and at the end, seed by seed."""
-_TARGETS, _AHEAD = {"": 0.9, "rungs": 0.85, "front": 1.0}, 2.0
-"""Targets by the kind of setting; standard errors of a difference."""
+_TARGETS = {"": 0.9, "rungs": 0.85, "front": 1.0}
+"""Targets by the kind of setting."""
 TITLES = {
     "": "Mean regret at the end, random search 1",
     "rungs": "Mean regret with rungs at equal epochs, random search of whole trainings 1",
@@ -213,12 +213,14 @@ def verdicts(found: Regrets, settings: Sequence[Setting], target: float) -> list
         for peer in setting.engines.keys() - {"auto", "batched_tpe", "random"}:
             ours, theirs = _pair(found, setting.name, peer)
             if len(ours) > 1 and max(theirs) > 0:
-                ratios[peer] = mean(ours) / mean(theirs), _verdict(ours, theirs)
+                apart = [one - other for one, other in zip(ours, theirs, strict=True)]
+                error = standard_error(apart)
+                ratios[peer] = mean(ours) / mean(theirs), verdict(mean(apart), error)
         if ratios:
             best = max(ratios, key=lambda peer: ratios[peer][0])
-            ratio, verdict = ratios[best]
+            ratio, which = ratios[best]
             missed = ", MISSED" if ratio > target else ""
-            said.append(f"{setting.name} {ratio:.2f} (`{best}`, {verdict}{missed})")
+            said.append(f"{setting.name} {ratio:.2f} (`{best}`, {which}{missed})")
     beside = f"`auto` over the best peer, target ≤ {target:g}"
     return [f"{beside}: {', '.join(said)}"] if said else []
 
@@ -231,27 +233,12 @@ def _pair(found: Regrets, setting: str, peer: str) -> tuple[list[float], list[fl
     return [ours[name] for name in both], [theirs[name] for name in both]
 
 
-def _verdict(ours: list[float], theirs: list[float]) -> str:
-    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    if abs(mean(differences)) <= _AHEAD * _error(differences):
-        return "equal"
-    return "ahead" if mean(differences) < 0 else "behind"
-
-
-def _error(values: Sequence[float]) -> float:
-    """Standard error of the mean over functions."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
 def main(
     deephyper: Annotated[
         Path | None, typer.Option(help="Python interpreter that has DeepHyper.", exists=True)
     ] = None,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"Engines beside random, of {', '.join(ENGINES | RUNG_ENGINES | FRONT_ENGINES)}."
-        ),
+        list[str] | None, typer.Option(help=f"Engines beside random, of {', '.join(_ALL)}.")
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option(help=f"IN-FLIGHT:EVALUATIONS, of {', '.join(SETTINGS)}.")

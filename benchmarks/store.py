@@ -30,7 +30,7 @@ from peers import Peer, check_equal
 from peers.hydragnn import HydraGNN
 from peers.memmap import Memmap
 from random_graphs import random_graphs, tiny_graphs
-from results import Line, Run, line_table, peer_commit, say
+from results import Checkout, Line, Run, line_table, peer_commit, say
 from torch_geometric.data import Batch, Data
 from turns import in_fresh_process, take_turns
 
@@ -198,9 +198,7 @@ ROWS = ("memory", "random", "stream", "pss", "open")
 
 
 def main(
-    hydragnn: Annotated[
-        Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
-    ] = None,
+    hydragnn: Checkout = None,
     only: Annotated[list[str] | None, typer.Option(help=f"Rows of {', '.join(ROWS)}.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little, to see that it runs.")] = False,
     scratch: Annotated[

@@ -8,7 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
+from subprocess import PIPE, Popen
 from typing import Any, TypeVar, cast
 
 import torch
@@ -61,6 +63,40 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Tu
     finally:
         gc.unfreeze()
     return Turns(found)
+
+
+class Spoken:
+    """A process in this folder that answers line by line; it may say why it ends in ``errors``."""
+
+    def __init__(self, *command: str | Path, errors: int | None = None) -> None:
+        self.process = Popen(
+            command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            cwd=Path(__file__).parent,
+        )
+
+    def tell(self, line: str) -> None:
+        """Write a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        """Wait for its next line.
+
+        Raises
+        ------
+        RuntimeError
+            Where it ends; the message is the end of what it said.
+        """
+        assert self.process.stdout is not None
+        if not (line := self.process.stdout.readline()):
+            errors = self.process.stderr
+            raise RuntimeError((errors and errors.read()[-500:]) or "a process ended")
+        return line
 
 
 def in_fresh_process(function: Callable[..., T], *arguments: Any) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,8 @@ def alloys(run: Path) -> Outside:
         atoms.rattle(0.05, rng=rng)
         return atoms
 
-    more: dict[str, Callable[[Generator], Structure]] = {"one element": pure}
-    for structure in ("bcc", "hcp", "sc"):
-        more[structure] = partial(of_elements, structure=structure)
-    return _labelled(_kinds(bases, more), emt())
+    more = {kind: partial(of_elements, structure=kind) for kind in ("bcc", "hcp", "sc")}
+    return _labelled(_kinds(bases, {"one element": pure, **more}), emt())
 
 
 def silicon(folder: Path, seed: int) -> tuple[dict[str, Any], Outside]:
@@ -75,14 +73,7 @@ def silicon(folder: Path, seed: int) -> tuple[dict[str, Any], Outside]:
         energy, forces = atoms.get_potential_energy(), atoms.get_forces()
         atoms.calc = kept(atoms, energy=energy, forces=forces)
     ase.io.write(folder / "cells.extxyz", cells)
-    data = {
-        "source": {
-            "format": "ase",
-            "train": "cells.extxyz",
-            "targets": {"energy": "eV", "forces": "eV/Å"},
-        },
-        "split": {"val": 0.15, "test": 0.15},
-    }
+    data = _data({"format": "ase", "train": "cells.extxyz"}, test=0.15)
 
     def phase(rng: Generator, structure: str) -> Structure:
         atoms = bulk("Si", structure, a={"fcc": 3.9, "bcc": 3.1, "sc": 2.5}[structure])
@@ -90,9 +81,7 @@ def silicon(folder: Path, seed: int) -> tuple[dict[str, Any], Outside]:
         atoms.rattle(0.05, rng=rng)
         return atoms
 
-    more: dict[str, Callable[[Generator], Structure]] = {}
-    for structure in ("fcc", "bcc", "sc"):
-        more[structure] = partial(phase, structure=structure)
+    more = {structure: partial(phase, structure=structure) for structure in ("fcc", "bcc", "sc")}
     return data, _labelled(_kinds(cells, more), tersoff)
 
 
@@ -109,16 +98,14 @@ def left_out(
         (folder / name).write_text(json.dumps(kept), encoding="utf-8")
     structures = [_of_pymatgen(one["structure"]) for one in outside]
     energies = np.array([one["outputs"]["energy"] for one in outside])
-    data = {
-        "source": {
-            "format": "json",
-            "train": f"{element}_training.json",
-            "test": f"{element}_test.json",
-            "targets": {"energy": "eV", "forces": "eV/Å"},
-        },
-        "split": {"val": 0.15},
-    }
-    return data, (structures, [group] * len(structures), energies)
+    files = {part.removesuffix("ing"): f"{element}_{part}.json" for part in ("training", "test")}
+    return _data({"format": "json", **files}), (structures, [group] * len(structures), energies)
+
+
+def _data(source: dict[str, str], **split: float) -> dict[str, Any]:
+    """The section `data` of files with energies and forces."""
+    targets = {"energy": "eV", "forces": "eV/Å"}
+    return {"source": {**source, "targets": targets}, "split": {"val": 0.15, **split}}
 
 
 def _of_pymatgen(structure: dict[str, Any]) -> Atoms:
@@ -141,7 +128,7 @@ def _cell(rng: Generator) -> Structure:
 
 
 def _kinds(
-    bases: Sequence[Structure], more: dict[str, Callable[[Generator], Structure]]
+    bases: Sequence[Structure], more: Mapping[str, Callable[[Generator], Structure]]
 ) -> Iterator[tuple[str, Structure]]:
     """Yield structures outside, and their kinds: made of ``bases``, then of ``more``."""
     rng = np.random.default_rng(0)

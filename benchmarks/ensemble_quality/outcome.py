@@ -91,10 +91,7 @@ class _Columns:
 
 
 def _outcome(
-    about: tuple[str, int, str, str],
-    columns: _Columns,
-    summary: dict[str, Any],
-    structures: int,
+    about: tuple[str, int, str, str], columns: _Columns, summary: dict[str, Any], structures: int
 ) -> Outcome:
     reference, mean, std = columns[""], columns["mean"], columns["std"]
     error = mean - reference

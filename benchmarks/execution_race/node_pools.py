@@ -56,7 +56,7 @@ class Nodes:
     median
         Time of a segment [s].
     statistics
-        File that gets a line each second.
+        File that is written each second.
     """
 
     def __init__(
@@ -142,8 +142,9 @@ class Nodes:
         names = ("open", "took", "idle_seconds", "busy_seconds")
         line = {"time": time.time(), "nodes": len(self._sockets)}
         line |= {name: getattr(self, f"_{name}") for name in names}
-        with self._statistics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        whole = self._statistics.with_suffix(".new")
+        whole.write_text(json.dumps(line), encoding="utf-8")
+        whole.replace(self._statistics)
 
     def _registration(self, name: str) -> bytes:
         said = {"type": "registration", "uid": name, "hostname": name.rpartition("-")[0]}
@@ -166,7 +167,7 @@ def main() -> None:
     given, _ = parser.parse_known_args(parsls)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    file = Path(folder) / f"{os.getpid()}.jsonl"
+    file = Path(folder) / f"{os.getpid()}.json"
     Nodes(given, int(count), float(median), file).speak(float(given.hb_threshold))
 
 

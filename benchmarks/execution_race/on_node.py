@@ -14,11 +14,9 @@ from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec, read_segment
 def end_at_once(node: Node, groups: Sequence[Rank]) -> list[SegmentResult]:
     """Stand in for `run_ranks`: results of segments that did nothing; the best rate is 1e-3."""
     found, now = [], time.time()
-    for spec in [group.segment for group in groups]:
-        loss = (
-            abs(spec.network.Training.Optimizer.learning_rate - 1e-3)
-            + 1.0 / spec.epochs.until_epoch
-        )
+    for spec in (group.segment for group in groups):
+        rate = spec.network.Training.Optimizer.learning_rate
+        loss = abs(rate - 1e-3) + 1.0 / spec.epochs.until_epoch
         epochs = range(spec.epochs.after_epoch + 1, spec.epochs.until_epoch + 1)
         result = SegmentResult(
             kind=spec.kind,

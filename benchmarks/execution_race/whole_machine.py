@@ -201,7 +201,7 @@ class _Run:
 
     def kill_block(self, pid: int) -> None:
         """Kill the nodes of a block, as a power failure does."""
-        file = self.statistics / f"{pid}.jsonl"
+        file = self.statistics / f"{pid}.json"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         file.unlink()
@@ -225,7 +225,7 @@ class _Run:
     def now(self) -> _Now:
         """The state."""
         total = Counter[str]()
-        for file in self.statistics.glob("*.jsonl"):
+        for file in self.statistics.glob("*.json"):
             said = self._said(file)
             if said.get("time", 0.0) < time.time() - 5.0:
                 said["nodes"] = 0  # they are gone
@@ -235,15 +235,15 @@ class _Run:
 
     def blocks(self) -> set[int]:
         """The processes that are the blocks' nodes."""
-        found = {int(file.stem) for file in self.statistics.glob("*.jsonl")}
+        found = {int(file.stem) for file in self.statistics.glob("*.json")}
         return set(filter(psutil.pid_exists, found))
 
     def took(self, block: int) -> int:
         """Segments that a block has been given."""
-        return int(self._said(self.statistics / f"{block}.jsonl").get("took", 0))
+        return int(self._said(self.statistics / f"{block}.json").get("took", 0))
 
     def _said(self, file: Path) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(_last_line(file) or b"{}")
+        said: dict[str, Any] = json.loads(file.read_bytes())
         return said
 
     def driver(self) -> psutil.Process:
@@ -254,31 +254,21 @@ class _Run:
         """CPU time of the driver up to now [s]."""
         return cpu_seconds([self.driver()])
 
-    def results(self) -> list[dict[str, Any]]:
-        """The segments on record; the last may still be being written."""
-        text = (self._folder / "run" / "segments.jsonl").read_bytes()
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
-
     def lost(self) -> int:
         """Number of segments on record that are lost."""
         return (self._folder / "run" / "segments.jsonl").read_bytes().count(b'"lost"')
 
     def done_twice(self) -> int:
         """Segments that more than one result on record has done."""
-        done = Counter((r["number"], r["rung"]) for r in self.results() if r["status"] == "ok")
+        *whole, _ = (self._folder / "run" / "segments.jsonl").read_bytes().split(b"\n")
+        results = map(json.loads, whole)  # without the last, which may still be being written
+        done = Counter((r["number"], r["rung"]) for r in results if r["status"] == "ok")
         return sum(times > 1 for times in done.values())
 
     def ready(self) -> float:
         """Unix time at which the driver knows all that ran [s]."""
         self.until(lambda _: (self._folder / "ready").exists())
         return (self._folder / "ready").stat().st_mtime
-
-
-def _last_line(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - 4096))
-        whole = [line for line in opened.read().splitlines(keepends=True) if line.endswith(b"\n")]
-    return whole[-1] if whole else b""
 
 
 def drive(folder: Path, nodes: int, blocks: int, heartbeat: int, median: float) -> None:

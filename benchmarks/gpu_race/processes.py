@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 import torch
 from model_race.networks import BATCH, Case
 from results import say
+from turns import Spoken
 
-_BENCHMARKS = Path(__file__).resolve().parents[1]
 # CPU time after which losses are read [s], for which a process waits for the device.
 _BETWEEN_LOOKS = 0.1
 
@@ -31,11 +31,7 @@ class Shared:
 
 
 def measure(
-    case: Case,
-    store: Path,
-    device: torch.device,
-    numbers: Sequence[int],
-    seconds: float,
+    case: Case, store: Path, device: torch.device, numbers: Sequence[int], seconds: float
 ) -> list[Shared]:
     """Let the first processes train at the same time, and measure the wall time.
 
@@ -59,38 +55,21 @@ def measure(
     with ExitStack() as stack:
         processes = []
         for _ in range(max(numbers)):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gpu_race.processes", given],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                cwd=_BENCHMARKS,
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            processes.append(process)
+            spoken = Spoken(sys.executable, "-m", "gpu_race.processes", given, errors=PIPE)
+            stack.callback(spoken.process.wait)
+            stack.callback(spoken.process.kill)
+            processes.append(spoken)
         for process in processes:
-            _answer(process)  # it has taken its first steps
+            process.answer()  # it has taken its first steps
         found = []
         for n in numbers:
             say(f"{n} processes of {case.name}")
             begin = time.time() + 0.2
             for process in processes[:n]:
-                assert process.stdin is not None
-                process.stdin.write(f"{begin} {seconds}\n")
-                process.stdin.flush()
-            rates = [float(_answer(process)) for process in processes[:n]]
+                process.tell(f"{begin} {seconds}")
+            rates = [float(process.answer()) for process in processes[:n]]
             found.append(Shared(case, n, sum(rates)))
     return found
-
-
-def _answer(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(process.stderr.read()[-500:] or "a process ended")
-    return line
 
 
 def _serve(mpnn_type: str, mode: str, store: str, device: str) -> None:

@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from statistics import mean, stdev
+from statistics import mean
 
-from results import Cell, Table
+from results import Cell, Table, standard_error, verdict
 
 from model_accuracy.sets import SETS
-
-# Standard errors of a difference beyond which one side is ahead.
-_SIGNIFICANT = 2.0
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,5 @@ def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """The side that is ahead by more than chance."""
     if min(len(ours), len(theirs)) < 2:
         return ""
-    difference = mean(ours) - mean(theirs)
-    if abs(difference) <= _SIGNIFICANT * math.hypot(_error(ours), _error(theirs)):
-        return "equal"
-    return "ahead" if difference < 0 else "behind"
-
-
-def _error(values: Sequence[float]) -> float:
-    """Standard error of the mean."""
-    return stdev(values) / math.sqrt(len(values))
+    error = math.hypot(standard_error(ours), standard_error(theirs))
+    return verdict(mean(ours) - mean(theirs), error)

@@ -31,9 +31,6 @@ class Measure(NamedTuple):
     per_atom: bool
     """True if the target is divided by the number of atoms."""
 
-    def __str__(self) -> str:
-        return f"{self.target} {self.how.upper()}, {self.unit}"
-
 
 @dataclass(frozen=True)
 class Set:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch_geometric.data import Batch
@@ -53,8 +53,8 @@ class Ours:
         Graphs in a step.
     device
         Where to compute; the batches are there.
-    compiled
-        Whether the gradient is.
+    training
+        More keys of `Training`.
 
     Raises
     ------
@@ -63,16 +63,10 @@ class Ours:
     """
 
     def __init__(
-        self,
-        store: Path,
-        case: Case,
-        batch_size: int,
-        device: torch.device = CPU,
-        *,
-        compiled: bool = False,
+        self, store: Path, case: Case, batch_size: int, device: torch.device = CPU, **training: Any
     ) -> None:
         section = network(case, batch_size)
-        section["Training"]["compile"] = compiled
+        section["Training"] |= training
         spec = SegmentSpec(
             kind="trial",
             number=0,

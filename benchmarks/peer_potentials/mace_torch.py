@@ -79,7 +79,6 @@ def _peer(train: Sequence[Graph], neighbours: float) -> Peer:
         loss,
         torch.optim.AdamW(_groups(model), lr=_RATE, amsgrad=True),
         batch_size=5,
-        learning_rate=_RATE,
         ema_decay=0.99,
         clip=10.0,
     )
@@ -94,10 +93,7 @@ def _groups(model: nn.Module) -> list[dict[str, object]]:
             "linear.weight" in name or "skip_tp_full.weight" in name
         )
         (decaying if mixes or name.startswith("products") else others).append(weight)
-    return [
-        {"params": decaying, "weight_decay": 5e-7},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    return [{"params": decaying, "weight_decay": 5e-7}, {"params": others, "weight_decay": 0.0}]
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ def _peer(train: Sequence[Graph], neighbours: float) -> Peer:
         lambda batch, values, _: mse_loss(values / spread, batch.energies / spread),
         torch.optim.Adam(model.parameters(), lr=_RATE),
         batch_size=32,
-        learning_rate=_RATE,
         ema_decay=0.99,
         potential=False,
     )

@@ -75,7 +75,6 @@ def _peer(train: Sequence[Graph], neighbours: float) -> Peer:
         loss,
         torch.optim.AdamW(model.parameters(), lr=_RATE),
         batch_size=8,
-        learning_rate=_RATE,
         ema_decay=0.995,
     )
 

@@ -68,9 +68,8 @@ class Peer:
     loss: Callable[[Batch, Tensor, Tensor], Tensor]
     """From a batch, energies and forces."""
     optimizer: torch.optim.Optimizer
+    """With the rate at first; it falls along half a cosine of the CPU time."""
     batch_size: int
-    learning_rate: float
-    """At first; it falls along half a cosine of the CPU time."""
     ema_decay: float
     clip: float | None = None
     """Largest norm of a gradient."""
@@ -109,7 +108,7 @@ def _train(
     random = np.random.default_rng(seed)
     train, val = splits["trainset"], splits["valset"]
     ema = ExponentialMovingAverage(peer.model.parameters(), decay=peer.ema_decay)
-    begin = time.process_time()
+    rate, begin = peer.optimizer.param_groups[0]["lr"], time.process_time()
     least, best, best_epoch, epochs = math.inf, {}, 0, 0
     passed = 0.0
     while passed < 1.0:
@@ -120,7 +119,7 @@ def _train(
                 break
             cosine = 0.5 * (1 + math.cos(math.pi * passed))
             for group in peer.optimizer.param_groups:
-                group["lr"] = peer.learning_rate * cosine
+                group["lr"] = rate * cosine
             batch = collate([train[k] for k in order[start : start + peer.batch_size]], mean)
             peer.optimizer.zero_grad()
             torch.autograd.backward(peer.loss(batch, *peer.predict(batch)))

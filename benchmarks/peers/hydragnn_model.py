@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from peers.hydragnn_package import edges, function, load
+from peers.hydragnn_package import edges, function, load, made
 
 CPU = torch.device("cpu")
 
@@ -51,16 +51,9 @@ class HydraGNNModel:
     ) -> None:
         load(checkout, device.type)
         loader = DataLoader(list(graphs), batch_size=network["Training"]["batch_size"])
-        update_config = function("utils.input_config_parsing.config_utils", "update_config")
-        config = {"NeuralNetwork": copy.deepcopy(dict(network))}
         with redirect_stderr(StringIO()):  # progress bars
-            section = update_config(config, loader, loader, loader)["NeuralNetwork"]
+            section, self._model, self._optimiser = made(network, loader, loader, loader)
         self._potential: bool = section["Architecture"]["enable_interatomic_potential"]
-        model = function("models", "create_model_config")(section)
-        optimiser = function("utils.optimizer.optimizer", "select_optimizer")
-        self._optimiser = optimiser(model, section["Training"]["Optimizer"])
-        # Wrapper with the attribute `module` that `train` asks for, as there is no DDP.
-        self._model: Any = function("utils.distributed.distributed", "ModuleCompat")(model)
         self._train: Callable[..., Any] = function("train", "train")
         # A potential has losses of the energy, the energy per atom and the forces.
         self._losses = 3 if self._potential else len(section["Variables_of_interest"]["type"])

@@ -6,8 +6,10 @@ and so is the neighbour search of PyG, which needs pyg-lib. All other code runs 
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +110,20 @@ def hand_over_edges() -> None:
     """Have SchNet take :data:`edges` for what the search of PyG would find."""
     schnet: Any = import_module("torch_geometric.nn.models.schnet")
     schnet.radius_graph = lambda *_, **__: edges[0]
+
+
+def made(network: Mapping[str, Any], *loaders: Any) -> tuple[dict[str, Any], Any, Any]:
+    """Complete a `NeuralNetwork` section by the loaders' graphs; its model, and the optimiser.
+
+    The model is wrapped in what has the attribute `module` that loops ask for, as there is no DDP.
+    """
+    update_config = function("utils.input_config_parsing.config_utils", "update_config")
+    config = update_config({"NeuralNetwork": copy.deepcopy(dict(network))}, *loaders)
+    section = config["NeuralNetwork"]
+    model = function("models", "create_model_config")(section)
+    select = function("utils.optimizer.optimizer", "select_optimizer")
+    optimiser = select(model, section["Training"]["Optimizer"])
+    return section, function("utils.distributed.distributed", "ModuleCompat")(model), optimiser
 
 
 def function(module: str, name: str) -> Any:

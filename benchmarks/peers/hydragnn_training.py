@@ -13,10 +13,9 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from peers.hydragnn_package import edges, function, load
+from peers.hydragnn_package import edges, function, load, made
 
 _TEST_BATCH = 32
 
@@ -86,15 +85,10 @@ def train(
             network["Training"]["batch_size"],
         )
         loaders[0].sampler.seed = seed
-        update_config = function("utils.input_config_parsing.config_utils", "update_config")
-        config = update_config({"NeuralNetwork": copy.deepcopy(dict(network))}, *loaders)
-        section = config["NeuralNetwork"]
-        with _seeded(seed):
-            model = function("models", "create_model_config")(section)
-        optimiser = function("utils.optimizer.optimizer", "select_optimizer")(
-            model, section["Training"]["Optimizer"]
-        )
-        wrapped = function("utils.distributed.distributed", "ModuleCompat")(model)
+        set_seed = torch.manual_seed
+        # HydraGNN seeds weights with 0.
+        with patch.object(torch, "manual_seed", lambda _: set_seed(seed)):
+            section, wrapped, optimiser = made(network, *loaders)
         watch = _Watch(optimiser, wrapped, seconds)
         nothing = DataLoader([], batch_size=1)
         with suppress(_Over):
@@ -109,7 +103,7 @@ def train(
                 section,
                 "benchmark",
                 verbosity=0,
-                compute_grad_energy=_is_potential(section),
+                compute_grad_energy=section["Architecture"]["enable_interatomic_potential"],
             )
     trained = watch.trained()
     if trained.best:
@@ -148,10 +142,6 @@ def _energy_and_forces(model: nn.Module, batch: Batch) -> list[Tensor]:
 def _outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
     with torch.no_grad():
         return list(model(batch))
-
-
-def _is_potential(section: Mapping[str, Any]) -> bool:
-    return bool(section["Architecture"]["enable_interatomic_potential"])
 
 
 class _Over(Exception):
@@ -219,14 +209,3 @@ def _quietly_in(folder: str) -> Iterator[None]:
             yield
     finally:
         os.chdir(before)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """HydraGNN seeds weights with 0; here with another number."""
-    with patch.object(torch, "manual_seed", partial(_ignoring, torch.manual_seed, seed)):
-        yield
-
-
-def _ignoring(function: Callable[[int], object], seed: int, other: int) -> object:
-    return function(seed)

@@ -16,6 +16,7 @@ import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
+from turns import Spoken
 
 from hydragnn_flow.config.search import Parameter, SearchConfig
 from hydragnn_flow.search.records import active, suggest
@@ -175,14 +176,9 @@ class DeepHyperEngine:
     ) -> None:
         self._end = epochs[-1]
         self._told: list[tuple[float, ...]] = []
-        self._process = subprocess.Popen(
-            [python.absolute(), Path(__file__).with_name("deephyper_cbo.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
+        self._spoken = Spoken(python.absolute(), Path(__file__).with_name("deephyper_cbo.py"))
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
-        self._write({"space": domains, "seed": seed, "epochs": [*epochs]})
+        self._spoken.tell(json.dumps({"space": domains, "seed": seed, "epochs": [*epochs]}))
 
     def ask(self, count: int) -> Asked:
         """Suggest so many configurations."""
@@ -201,22 +197,11 @@ class DeepHyperEngine:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._spoken.process.communicate()
 
     def _answer(self, order: dict[str, Any]) -> Any:
-        self._write(order)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("DeepHyper has ended")
-        return json.loads(line)
-
-    def _write(self, order: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        self._spoken.tell(json.dumps(order))
+        return json.loads(self._spoken.answer())
 
 
 class Clock:
