@@ -107,7 +107,8 @@ def search(
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
     first = len(function.epochs) - 1
     if setting.kind == "rungs" and name not in WHOLE:
-        first = first_rung(function)
+        ours = SearchConfig(trials=1, space=function.space).rung_epochs(function.epochs[-1])
+        first = function.epochs.index(ours[0])
     epochs = function.epochs[first:]
     steps = np.diff(epochs, prepend=0)
     budget, spent, begun = setting.evaluations * epochs[-1], 0, 0
@@ -154,25 +155,19 @@ def search(
     return half, regret
 
 
-def first_rung(function: Function) -> int:
-    """Position of the first rung by default in the function's epochs."""
-    ours = SearchConfig(trials=1, space=function.space).rung_epochs(function.epochs[-1])
-    return function.epochs.index(ours[0])
-
-
-def told_by_first_rungs(functions: Sequence[Function]) -> str:
-    """Sentence: how far losses at the first rung rank those at the end."""
+def told_by_rungs(functions: Sequence[Function], part: int) -> str:
+    """Sentence: how far losses after a part of the epochs rank those at the end."""
     all_of, best_of = [], []
     for function in functions:
         drawn = [function.losses(params) for params in satisfying(function.space, (), {})]
-        now, end = np.array(drawn)[:, [first_rung(function), -1]].T
+        rung = function.epochs.index(function.epochs[-1] // part)
+        now, end = np.array(drawn)[:, [rung, -1]].T
         best = end < np.quantile(end, 0.1)
         all_of.append(spearmanr(now, end).statistic)
         best_of.append(spearmanr(now[best], end[best]).statistic)
     ranges = (f"{min(of):.2f} to {max(of):.2f}" for of in (all_of, best_of))
-    return "rank correlation of the first rung and the end: {}; of the best tenth: {}".format(
-        *ranges
-    )
+    words = f"rank correlation of losses after 1/{part} of the epochs and at the end"
+    return words + ": {}; of the best tenth {}".format(*ranges)
 
 
 def relative(
@@ -275,7 +270,8 @@ def main(
             tables.append(table(found, some, title, half=kind != ""))
             remarks += verdicts(found, some, _TARGETS[kind])
         if some and kind == "rungs":
-            remarks.append(told_by_first_rungs([load(n) for n in FUNCTIONS[True][development]]))
+            functions = [*map(load, FUNCTIONS[True][development])]
+            remarks += [told_by_rungs(functions, part) for part in (9, 3)]
     run.end(
         tables,
         json,

@@ -120,7 +120,7 @@ class SearchConfig(Section):
     no objective is a loss or an error."""
     min_epochs: int | None = Field(default=None, ge=1)
     """Number of epochs before the first rung, the first point at which trials are judged. By
-    default ``num_epoch / reduction_factor²``, at least 2: two rungs before the end."""
+    default ``num_epoch / reduction_factor``, at least 2: one rung before the end."""
     reduction_factor: int = Field(default=3, ge=2)
     """Ratio of the epochs at successive rungs. Of ranked trials, one in this many continues."""
     rungs: Literal["stopping", "none"] = "stopping"
@@ -339,8 +339,8 @@ class SearchConfig(Section):
         """
         if self.rungs == "none":
             return (num_epoch,)
-        # Earlier rungs cost more proposals than they save epochs: they foretell the end too badly.
-        first = max(2, math.ceil(num_epoch / self.reduction_factor**2))
+        # Earlier rungs foretell too badly which of several good trials will be best.
+        first = max(2, math.ceil(num_epoch / self.reduction_factor))
         epochs, rungs = self.min_epochs or first, []
         while epochs < num_epoch:
             rungs.append(epochs)
