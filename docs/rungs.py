@@ -19,35 +19,32 @@ VERDICTS = {"stops": RED, "continues": BLUE, "continues as an example": PALE}
 
 
 def main() -> None:
-    """Draw losses at each rung and at the end; the line has the best third on its left."""
+    """Draw losses at the rung and at the end; the line has the best third on its left."""
     function = load(TABLE)
-    epochs = function.epochs
-    rungs: list[list[tuple[float, float, bool]]] = [[] for _ in epochs[:-1]]
+    rung, end = function.epochs[-2:]
+    found: list[tuple[float, float, int]] = []
     clock = Clock()
-    engine = make_engine("auto", function, epochs, TRIALS, 0, None, clock)
-    for _ in range(TRIALS):
+    engine = make_engine("auto", function, (rung, end), TRIALS, 0, None, clock)
+    for number in range(TRIALS):
         ((key, params),) = engine.ask(1)
-        losses = function.observed(params, 0, key)
-        for rung, epoch in enumerate(epochs):
-            clock.now += 600.0  # [s], long enough to wait for predictions
-            continues = engine.report(key, epoch, losses[rung])
-            if epoch != epochs[-1]:
-                rungs[rung].append((losses[rung], losses[-1], continues))
-            if not continues:
-                break
+        at_rung, at_end = function.observed(params, 0, key)[-2:]
+        clock.now += 600.0  # [s], long enough to wait for predictions
+        continues = engine.report(key, rung, at_rung)
+        found.append((at_rung, at_end, 2 if number < EXAMPLES else int(continues)))
+        if continues:
+            engine.report(key, end, at_end)
     engine.close()
-    figure = new_figure(9.0, 3.4)
-    for axes, epoch, found in zip(figure.subplots(1, len(rungs)), epochs, rungs, strict=False):
-        now, end, verdicts = np.array(found).T
-        verdicts[:EXAMPLES] = 2
-        axes.axvline(np.quantile(now, 1 / 3), color=FAINT, zorder=0)
-        for verdict, (label, colour) in enumerate(VERDICTS.items()):
-            some = verdicts == verdict
-            axes.plot(now[some], end[some], "o", color=colour, markersize=3.5, label=label)
-        axes.set_xlabel(f"loss after {epoch} epochs")
-        axes.set_ylabel(f"loss after {epochs[-1]} epochs")
-        tidy(axes)
-    figure.axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+    figure = new_figure(5.4, 3.4)
+    axes = figure.subplots()
+    x, y, verdicts = np.array(found).T
+    axes.axvline(np.quantile(x, 1 / 3), color=FAINT, zorder=0)
+    for verdict, (label, colour) in enumerate(VERDICTS.items()):
+        some = verdicts == verdict
+        axes.plot(x[some], y[some], "o", color=colour, markersize=3.5, label=label)
+    axes.set_xlabel(f"loss after {rung} epochs")
+    axes.set_ylabel(f"loss after {end} epochs")
+    tidy(axes)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(HERE / "images" / "rungs.png", dpi=120)
 
 
