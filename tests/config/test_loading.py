@@ -107,8 +107,8 @@ def test_rungs_grow_to_the_last_epoch(num_epoch, min_epochs, reduction_factor):
 
 @pytest.mark.parametrize(
     ("num_epoch", "rungs"),
-    [(1, (1,)), (5, (2, 5)), (18, (2, 6, 18)), (20, (3, 9, 20)), (100, (12, 36, 100))],
+    [(1, (1,)), (2, (2,)), (5, (2, 5)), (18, (6, 18)), (100, (34, 100))],
 )
-def test_two_rungs_come_before_the_end_by_default(num_epoch, rungs):
+def test_one_rung_comes_before_the_end_by_default(num_epoch, rungs):
     search = SearchConfig(trials=1, space={"Training.batch_size": Parameter(choices=(8,))})
     assert search.rung_epochs(num_epoch) == rungs
