@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -169,11 +169,6 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split for calibration needs at least ``coverage / (1 - coverage)`` structures."""
 
-    removed: ClassVar = {
-        "budget": ((), "write epochs, each as long as a trial's"),
-        "strategy: best_of_each_type": ((), "write greedy, which prefers a new type"),
-    }
-
 
 class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
@@ -185,10 +180,6 @@ class ResourcesConfig(Section):
     batch_per_gcd: bool = False
     """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
     scale the learning rate."""
-
-    removed: ClassVar = {
-        "fused_members": ((1,), "remove it: GPUs replay recorded steps of every network"),
-    }
 
 
 class RunConfig(CampaignConfig):

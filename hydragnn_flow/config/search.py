@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -69,11 +69,6 @@ class TrainingBudget(Section):
     """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
     """Number of structures trained on, repetitions included."""
-
-    removed: ClassVar = {
-        "epochs": ((), "write Training.num_epoch in the network instead of the budget"),
-        "seconds": ((), "write steps or samples, which do not depend on the machine and its load"),
-    }
 
     def _conflicts(self) -> Iterator[str]:
         if len(given := self.model_dump(exclude_none=True)) != 1:
@@ -147,21 +142,6 @@ class SearchConfig(Section):
     where: tuple[str, ...] = ()
     """Rules that the parameters of every trial meet, as in
     ``hidden_dim % global_attn_heads == 0``."""
-
-    removed: ClassVar = {
-        "brackets": ((), "there are as many as rungs; remove it"),
-        "failures": (
-            [
-                {"diverged": "record", "out_of_memory": memory, "lost": "retry"}
-                for memory in ("resize", "record")  # the other where sizes are searched
-            ],
-            "a trial that diverges fails, a lost one goes on; remove it",
-        ),
-        "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
-        "rungs: promotion": ((), "write stopping, by which no good trial waits"),
-        "rungs: hyperband": ((), "write stopping, or pruner: {type: HyperbandPruner}"),
-        "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
-    }
 
     @field_validator("sampler", mode="before")
     @classmethod
