@@ -30,7 +30,6 @@ def init(
             "VASP's output, …), a CSV table with CIF text or names of structure files, JSON "
             "records, a published data set (docs/data.md), a GraphStore, or a .bp of HydraGNN's.",
             metavar="DATA",
-            show_default=False,
             callback=_existing,
         ),
     ],

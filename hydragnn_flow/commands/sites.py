@@ -20,7 +20,7 @@ app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
 
 
 def _of_jobs(*names: str, about: str) -> Any:
-    return typer.Option(*names, help=about, show_default=False)
+    return typer.Option(*names, help=about)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ _Name = Annotated[
     typer.Argument(
         help="Name of a shipped site, a site file, or a site.yaml.",
         metavar="SITE",
-        show_default=False,
         autocompletion=completed,
     ),
 ]
