@@ -142,7 +142,7 @@ class Estimator:
         own = self._own(results)
 
         def estimated() -> Estimate:
-            return self._estimate(network, epochs, width, own, batches)[0]
+            return self._estimate(network, epochs, width, own, batches)
 
         estimate = estimated()
         steps = network.Training.accumulation_steps
@@ -266,8 +266,8 @@ class Estimator:
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
-    ) -> tuple[Estimate, int]:
-        """Return the predicted cost of some epochs, and the number of steps in them.
+    ) -> Estimate:
+        """Return the predicted cost of some epochs.
 
         Parameters
         ----------
@@ -291,13 +291,11 @@ class Estimator:
             activation_bytes=work.activation_bytes * larger / micro_batches,
         )
 
-        taken = self._steps(network, epochs, batches)
-        estimate = self.costs.estimate(
-            *(network.kind, work, taken, width, own),
+        return self.costs.estimate(
+            *(network.kind, work, self._steps(network, epochs, batches), width, own),
             epochs=epochs,
             evaluated=self._evaluated(steps),
         )
-        return estimate, taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
         """Return the number of steps in ``epochs`` epochs."""
