@@ -209,6 +209,19 @@ def import_class(name: str) -> Any:
     return getattr(home, attribute)
 
 
+def check_callable(name: str, what: str) -> str:
+    """Return a name, `module:function`, after checking that it names a callable.
+
+    Raises
+    ------
+    ValueError
+        If it does not, or cannot be imported; the message ends with ``what`` the user is to name.
+    """
+    if not callable(import_class(name)):
+        raise ValueError(f"{name} cannot be called; name {what}")
+    return name
+
+
 def with_place(error: BaseException) -> str:
     """Describe a raised error in words: its type, the file and line that raised it, its message."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from hydragnn_flow.config.base import Section, import_class
+from hydragnn_flow.config.base import Section, check_callable
 from hydragnn_flow.config.domain import (
     Parameter,
     Rule,
@@ -142,6 +142,8 @@ class SearchConfig(Section):
     where: tuple[str, ...] = ()
     """Rules that the parameters of every trial meet, as in
     ``hidden_dim % global_attn_heads == 0``."""
+    limits: ClassVar[tuple[str, ...]] = LIMITS
+    """Quantities that ``constraints`` may limit."""
 
     @field_validator("sampler", mode="before")
     @classmethod
@@ -174,10 +176,7 @@ class SearchConfig(Section):
         known = (CRITERION, *LOSSES, *COSTS)
         for i, name in enumerate(objectives):
             if ":" in name:
-                if not callable(import_class(name)):
-                    raise ValueError(
-                        f"{name} cannot be called; name a function of predictions and labels"
-                    )
+                check_callable(name, "a function of predictions and labels")
             elif name not in known and not re.fullmatch(r"val\.\w+", name):
                 hint = (
                     did_you_mean(name, known)
@@ -198,16 +197,15 @@ class SearchConfig(Section):
     @classmethod
     def _can_be_called(cls, callbacks: tuple[str, ...]) -> tuple[str, ...]:
         for name in callbacks:
-            if not callable(import_class(name)):
-                raise ValueError(f"{name} cannot be called; name a function of a study and a trial")
+            check_callable(name, "a function of a study and a trial")
         return callbacks
 
     @field_validator("constraints")
     @classmethod
     def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
         for name in constraints:
-            if name not in LIMITS:
-                hint = did_you_mean(name, LIMITS) or f"; known are {', '.join(LIMITS)}"
+            if name not in cls.limits:
+                hint = did_you_mean(name, cls.limits) or f"; known are {', '.join(cls.limits)}"
                 raise ValueError(f"{name!r} is not a constraint{hint}")
         return constraints
 
@@ -241,9 +239,6 @@ class SearchConfig(Section):
         for i, values in enumerate(self.enqueue):
             for conflict in self.wrong_enqueued(values):
                 yield f"enqueue.{i}{conflict}"
-        yield from self._wrong_rules()
-
-    def _wrong_rules(self) -> Iterator[str]:
         if self.where and not _can_meet(self.space, self.rules, {}):
             yield (
                 f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "
