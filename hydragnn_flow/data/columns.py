@@ -41,6 +41,31 @@ class Column:
         return starts
 
 
+def global_edges(columns: Mapping[str, Column]) -> NDArray[np.int64]:
+    """Return the edges of all graphs as indices into the atoms of all graphs, [2, n_edges]."""
+    edges = columns["edge_index"]
+    starts = np.repeat(columns["x"].starts(), edges.counts)
+    return edges.values.astype(np.int64, copy=False) + starts
+
+
+def edge_lengths(
+    columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the distance between the ends of each edge, [n_edges]; zero without positions.
+
+    ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
+    """
+    squares = np.zeros(len(senders))
+    if "pos" in columns:
+        for axis in range(columns["pos"].values.shape[1]):
+            position = columns["pos"].values[:, axis].astype(np.float64)
+            vector = position[receivers] - position[senders]
+            if "edge_shifts" in columns:
+                vector += columns["edge_shifts"].values[:, axis]
+            squares += vector**2
+    return np.sqrt(squares)
+
+
 def concatenation_dim(key: str, ndim: int) -> int:
     """Return the dimension along which PyG joins a tensor of several graphs in a batch.
 
