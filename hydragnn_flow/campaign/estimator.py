@@ -422,8 +422,8 @@ class Estimator:
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
     """Return the work of a step, divided among ``width`` GCDs as `Training.sharding` asks."""
     sharding = network.Training.sharding
-    parts = 1 if sharding is None else sharding.replica(width)
-    if sharding is None or parts == 1:
+    parts = sharding.replica(width)
+    if parts == 1:
         return work
     # Parameters and gradients held at a time: all of a potential's; of another network those of a
     # layer, of the next one, and those outside the layers.

@@ -91,8 +91,7 @@ def profile_on_site(
     run, trace = Path(run), None if trace is None else Path(trace)
     spec = profile_spec(run, trial, site, seconds)
     check_widths([gcds], site)
-    sharding = spec.network.Training.sharding
-    if sharding is not None and (wrong := sharding.wrong_width(gcds)):
+    if wrong := spec.network.Training.sharding.wrong_width(gcds):
         raise InputError(f"network: {wrong}")
     with profiler(run, site, say, waits) as measure:
         profile = replace(spec.profile, traced=trace is not None)
@@ -346,8 +345,7 @@ def scaling_study(
     sharding = spec.network.Training.sharding
     possible = []
     for point in left:
-        fault = "" if sharding is None else sharding.wrong_width(point.gcds)
-        if fault := fault or _impossible(point, most, graphs):
+        if fault := sharding.wrong_width(point.gcds) or _impossible(point, most, graphs):
             study = study.with_point(replace(point, fault=fault))
         else:
             possible.append(point)

@@ -196,7 +196,7 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
         except InputError:  # a trial with these values fails, and says why
             continue
         for width in widths:
-            if sharding is not None and isinstance(width, int) and sharding.wrong_width(width):
+            if isinstance(width, int) and sharding.wrong_width(width):
                 raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 

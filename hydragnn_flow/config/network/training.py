@@ -225,9 +225,9 @@ class Training(Section):
     """Compile the gradient's kernels. With ``auto`` on CPUs, for trainings that this shortens."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` is autocast, with weights in fp32."""
-    sharding: Sharding | None = None
+    sharding: Sharding = Sharding()
     """Sharding of the network over GCDs. By default each GCD holds all of it."""
-    ddp: DDP | None = None
+    ddp: DDP = DDP()
     """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
     """Distribute the heads of data sets over GCDs. Each GCD computes the graphs of its data sets,
@@ -258,7 +258,7 @@ class Training(Section):
     @property
     def is_sharded(self) -> bool:
         """True if several GCDs would each hold a shard of the network."""
-        return self.sharding is not None and self.sharding.is_sharded
+        return self.sharding.is_sharded
 
     def _conflicts(self) -> Iterator[str]:
         if self.task_parallel and self.is_sharded:
