@@ -17,15 +17,8 @@ from hydragnn_flow.config.domain import (
     needed,
     satisfying,
 )
-from hydragnn_flow.config.network import (
-    DDP,
-    Architecture,
-    NetworkConfig,
-    Optimizer,
-    Sharding,
-    Training,
-    unused_keys,
-)
+from hydragnn_flow.config.network import Architecture, NetworkConfig, unused_keys
+from hydragnn_flow.config.network.training import DDP, Optimizer, Sharding, Training
 from hydragnn_flow.config.search import CRITERION, LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 

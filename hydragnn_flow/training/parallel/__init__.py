@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hydragnn_flow.config.network import DDP, Training
+from hydragnn_flow.config.network.training import DDP, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel
 from hydragnn_flow.training.distributed import World
