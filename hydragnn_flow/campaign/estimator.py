@@ -98,7 +98,7 @@ class Estimator:
         self._budget, self._sampling, self._resizes = budget, sampling, resizes
         self._train = drawn_size(store.manifest, sampling)
         self._works = works or WorkInterpolation()
-        self._probe: EngineProbe | None = None
+        self._probe = EngineProbe(store.path)
         self._parameters: dict[str, int] = {}
         self._counted: tuple[tuple[Any, ...], Work] | None = None
         train = store[TRAIN]
@@ -350,7 +350,6 @@ class Estimator:
         values = network.Architecture.model_dump_json()
         if values not in self._parameters:
             if isinstance(network, EngineNetwork):
-                self._probe = self._probe or EngineProbe(self._store.path)
                 found = self._probe.cost(network, atoms=8, edges=16, graphs=2).parameters
             else:
                 with torch.device("meta"):
@@ -390,7 +389,6 @@ class Estimator:
         def count() -> Work:
             heads = 0
             if isinstance(network, EngineNetwork):
-                self._probe = self._probe or EngineProbe(self._store.path)
                 cost = self._probe.cost(network, **batch)
             else:
                 with torch.device("meta"):

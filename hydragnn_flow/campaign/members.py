@@ -289,9 +289,9 @@ class MemberPhase:
             rung=len(config.rungs),
             start=Start(trial_checkpoint=checkpoint),
             epochs=EpochPlan(
-                until_epoch=config.member_epochs,
+                until_epoch=config.members.epochs,
                 after_epoch=max(start, mine) if self._checkpoints(member) else start,
-                decay=(trained if scheduler is None else start, config.member_epochs),
+                decay=(trained if scheduler is None else start, config.members.epochs),
             ),
             repeat=choice.repeat,
             width=None,

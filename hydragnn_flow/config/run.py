@@ -320,18 +320,10 @@ class RunConfig(CampaignConfig):
         InputError
             If a path or its value does not fit HydraGNN's schema.
         """
-        return load_network(self.network_values(parameters))
-
-    def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run's `NeuralNetwork` section, unchecked, with a trial's parameter values set.
-
-        ``parameters`` has the values by dotted path, as in
-        :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not belong to a network and
-        are skipped. Heads that are described once are repeated for the branch of each data set.
-        """
         # Trials that are judged by their speed alone are only compared at the end.
         epochs = 1 if self.divided_budget and not self.search.judges_errors else None
-        return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
+        names = self.data.branch_names
+        return load_network(network_of_trial(self.network, parameters, names, epochs))
 
     @property
     def encodings(self) -> int:
@@ -387,11 +379,6 @@ class RunConfig(CampaignConfig):
     def num_epoch(self) -> int:
         """Number of epochs of a trial that is not stopped early."""
         return self.network_with({}).Training.num_epoch
-
-    @property
-    def member_epochs(self) -> int:
-        """Total number of epochs of an ensemble member, those of a trial it continues included."""
-        return self.members.epochs
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:

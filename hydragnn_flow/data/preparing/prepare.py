@@ -30,13 +30,13 @@ from hydragnn_flow.data.preparing.suspicious import (
     sentences,
 )
 from hydragnn_flow.data.preparing.tasks import (
+    PARTS,
     RECORD,
     SPLITS,
     Preparation,
     Progress,
     Workers,
     load_split,
-    save_parts,
     split_file,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
@@ -106,7 +106,8 @@ def use_in_place(
             f"data.in_place: the network reads encodings, and the graphs of the files have no "
             f"{missing[0]}, which a copy gets; leave in_place out, or add them to the files"
         )
-    save_parts(preparation.directory, parts)
+    described = [part.model_dump(mode="json") for part in parts]
+    write_json(preparation.directory / PARTS, described)
     chunks = [
         Chunk(role, files[number], start, stop, 0, number)
         for number, part in enumerate(parts)

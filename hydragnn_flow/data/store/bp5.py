@@ -48,8 +48,6 @@ class Bp5Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.exists():
-            raise StoreError(f"{path} exists; choose another name or delete it first")
         self._context = adios.ADIOS()
         self._io = self._context.DeclareIO("write")
         self._io.SetEngine("BP5")
