@@ -166,8 +166,7 @@ class Estimator:
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
         """Return the mean number of graphs in a training step of ``batches`` batches."""
-        graphs = self._train.graphs
-        return graphs / self.steps_of_a_pass(network, batches)
+        return self._train.graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         """Return the number of training steps in an epoch, with ``batches`` batches in a step.

@@ -263,7 +263,8 @@ class _Waits:
         gcds, free = self._task.width, self._jobs.fleet.free
         if self._jobs.running:
             seconds = self._task.seconds
-            self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
+            who = "1 GCD trains" if gcds == 1 else f"{gcds} GCDs train"
+            self._say(f"{who} for {seconds:.0f} s, after a start")
             self._first = math.inf
             return
         # Between two batch jobs no GCDs are free, and the wait starts again.
@@ -275,10 +276,6 @@ class _Waits:
                 f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for fewer"
             )
         self._say(why or f"{free} of {gcds} GCDs are there")
-
-
-def _gcds(count: int) -> str:
-    return "1 GCD trains" if count == 1 else f"{count} GCDs train"
 
 
 Shown = Callable[[int, int, str], None]
