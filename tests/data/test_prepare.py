@@ -284,8 +284,7 @@ def killed(what):
         (9, "preparing.prepare.divide"),
         (9, "preparing.prepare.commit_store"),
         (9, "writer.save_manifest"),
-        (9, "writer.commit"),
-        (9, "store.integrity.fsync_tree"),
+        (9, "writer.fsync_tree"),
     ],
 )
 def test_killed_at_any_moment(tmp_path, whole, after, where):
