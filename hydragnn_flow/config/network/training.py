@@ -62,8 +62,6 @@ class Sharding(Section):
 
     def wrong_width(self, gcds: int) -> str:
         """Return why ``gcds`` GCDs cannot train the network, and a remedy; empty if they can."""
-        if gcds == 1 or not self.is_sharded:
-            return ""
         if gcds % self.replica(gcds):
             return (
                 f"Training.sharding.group = {self.group} does not divide {gcds} GCDs; choose one "
