@@ -130,6 +130,14 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
     }
     if twice := {"seed", "space"} & supplied.keys() & given.keys():
         raise ValueError(f"{key}.{min(twice)} follows from the run's {min(twice)}; remove it")
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        for name in given.keys() - takes.keys():
+            hint = did_you_mean(name, takes) or "; remove it"
+            raise ValueError(f"{key}.{name} is not an option of {kind.__name__}{hint}")
+    for name, parameter in takes.items():
+        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if named and parameter.default is parameter.empty and name not in {*given, *supplied}:
+            raise ValueError(f"{key}: {kind.__name__} needs {name}; give it beside type")
     try:
         with warnings.catch_warnings():
             # The user chose class and options by name, so Optuna's warnings of them are noise.
