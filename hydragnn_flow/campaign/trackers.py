@@ -149,8 +149,7 @@ class WandB:
 
 
 _Tracker = TensorBoard | MLflow | WandB
-_KNOWN: Mapping[str, type[_Tracker]]
-_KNOWN = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+_KNOWN: dict[str, type[_Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 class Trackers:

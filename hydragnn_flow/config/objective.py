@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, check_callable
 from hydragnn_flow.config.search import MOST_OBJECTIVES, SearchConfig
@@ -20,7 +21,7 @@ _OF_NETWORKS = ("budget", "energy_kwh", "keep_checkpoints", "validation_samples"
 class ObjectiveSearch(SearchConfig):
     """Section `search` of a campaign that optimises a user's own function instead of networks."""
 
-    objective: str
+    objective: Annotated[str, AfterValidator(partial(check_callable, what="a function of a job"))]
     """Function of your own, as ``module:function``. It is called with a ``Job`` (a trial with its
     parameters), and returns a number, or a mapping with a number for each of ``objectives``."""
     epochs: int = Field(ge=1)
@@ -39,11 +40,6 @@ class ObjectiveSearch(SearchConfig):
                     f"{key} is for networks that are trained here, not for an objective of your "
                     f"own; remove it"
                 )
-
-    @field_validator("objective")
-    @classmethod
-    def _a_function(cls, name: str) -> str:
-        return check_callable(name, "a function of a job")
 
     @field_validator("objectives")
     @classmethod
