@@ -339,7 +339,8 @@ def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
     """Return all settings that determine a store's content, and a hash of its source files."""
-    decisive = {"source", "sources", "split", "dtypes", "in_place", "element_energies"}
+    data = "source" if config.sources is None else "sources"
+    decisive = {data, "split", "dtypes", "in_place", "element_energies"}
     return {
         **config.model_dump(mode="json", include=decisive),
         "seed": seed,
