@@ -92,7 +92,7 @@ def environment() -> Environment:
 
 
 def _given(values: Any) -> str:
-    """Return a section of a configuration as JSON, without keys whose value is None or an empty list."""
+    """Return a section of a configuration as JSON, without keys that are None or empty lists."""
 
     def known(inner: Any) -> Any:
         if not isinstance(inner, dict):
