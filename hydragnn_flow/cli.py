@@ -82,7 +82,6 @@ Store = Annotated[
     typer.Argument(
         help="GraphStore: its directory, that of a run that has one, or a .bp of HydraGNN's.",
         metavar="PATH",
-        show_default=False,
         callback=_store_of,
     ),
 ]

@@ -16,11 +16,10 @@ import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
-from hydragnn_flow.config.base import validate, without_removed
-from hydragnn_flow.config.network import NetworkConfig
+from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.origins import JOURNAL, check_earlier
-from hydragnn_flow.ensemble.summary import FOLDER, SELECTION, SUMMARY
+from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
@@ -78,22 +77,13 @@ class RunDirectory:
     @property
     def has_members(self) -> bool:
         """True if the members (models) of the ensemble are chosen."""
-        return self.ensemble.exists() and not self.has_stray_members
+        return self.ensemble.exists()
 
     @property
     def has_stray_members(self) -> bool:
-        """True if ensemble members were chosen or trained, but cannot be continued.
-
-        Either they were chosen before the search ended, or the record of the choice is lost.
-        """
-        if not self.ensemble.exists():
-            return any(result.kind == "member" for result in self.results())
-        if self.summary.exists():
-            return False
-        try:  # an older version began members while the last trials ran
-            return bool(read_json(self.ensemble / SELECTION).get("early"))
-        except InputError:
-            return False
+        """True if ensemble members were trained, and the record of their choice is lost."""
+        lost = not self.ensemble.exists()
+        return lost and any(result.kind == "member" for result in self.results())
 
     def warm_start(self) -> tuple[Path, ...]:
         """Return the paths of earlier searches whose trials the search of this run started with."""
@@ -184,7 +174,7 @@ class RunDirectory:
     ) -> None:
         """Raise InputError if a configuration differs from ``before`` in a key outside ``free``."""
         after = _resolved(config)
-        difference = _first_difference(_with_defaults(before, type(config), after), after, "", free)
+        difference = _first_difference(_with_defaults(before, type(config)), after, "", free)
         if difference is not None:
             raise InputError(
                 f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
@@ -207,8 +197,6 @@ class RunDirectory:
     def config(self) -> RunConfig:
         """Read the campaign's configuration from `run.yaml`, to look at the run.
 
-        Keys and values that this version of the package no longer has are left out.
-
         Raises
         ------
         InputError
@@ -221,10 +209,8 @@ class RunDirectory:
                 f"{path}: search.objective: the run of a function has no networks to report on; "
                 f"look at its trials.csv"
             )
-        known = without_removed(RunConfig, _known(values, RunConfig))
+        known = _known(values, RunConfig)
         known.pop("trackers", None)  # need not be installed here
-        if isinstance(network := known.get("network"), dict):
-            known["network"] = without_removed(NetworkConfig, network)
         config: RunConfig = validate(RunConfig, known, path)
         return config
 
@@ -481,20 +467,16 @@ def _known(values: dict[str, Any], kind: type[RunConfig | ObjectiveConfig]) -> d
 
 
 def _with_defaults(
-    recorded: dict[str, Any], kind: type[RunConfig | ObjectiveConfig], after: dict[str, Any]
+    recorded: dict[str, Any], kind: type[RunConfig | ObjectiveConfig]
 ) -> dict[str, Any]:
     """Return a recorded configuration with the defaults of keys that it does not have.
 
-    If this version of the package cannot read it, they have the values of ``after``.
+    One that this version of the package cannot read is returned as it is.
     """
     try:
         return _resolved(kind.model_validate(_known(recorded, kind)))
     except ValueError:
-        filled = after | recorded
-        for key, value in after.items():
-            if isinstance(value, dict) and isinstance(filled[key], dict):
-                filled[key] = value | filled[key]
-        return filled
+        return recorded
 
 
 def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | None:

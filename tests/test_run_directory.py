@@ -1,10 +1,8 @@
 """The run directory belongs to one configuration and loses no record."""
 
 import copy
-import json
 import stat
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import yaml
 
 from hydragnn_flow.config import RunConfig, load_config
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
@@ -267,15 +264,9 @@ def test_more_trials_set_the_ensemble_aside(directory):
     assert directory.set_ensemble_aside() != aside
 
 
-def test_members_whose_choice_no_longer_counts_are_set_aside(directory):
-    """Those that an older version began early, and those whose folder was deleted."""
+def test_members_whose_folder_was_deleted_are_set_aside(directory):
     member = replace(result(3), kind="member")
     directory.record([result(3), member])
-    assert directory.has_stray_members and not directory.has_members
-    directory.ensemble.mkdir()
-    assert directory.has_members
-    choice = directory.ensemble / "selection.json"
-    choice.write_text(json.dumps({"version": 3, "chosen": [], "early": [[3, 0, 3]]}))
     assert directory.has_stray_members and not directory.has_members
     directory.check(configured(ensemble={"epochs": 50}))
     aside = directory.set_ensemble_aside()
@@ -284,56 +275,19 @@ def test_members_whose_choice_no_longer_counts_are_set_aside(directory):
     assert (aside / "segments.jsonl").exists()
 
 
-FAILURES = {"diverged": "record", "lost": "retry"}
-
-
-@pytest.mark.parametrize("memory", ["resize", "record"])
-def test_defaults_of_keys_that_are_gone_differ_in_nothing(tmp_path, memory):
-    """As an older version recorded them: `record` where sizes are searched."""
-    space = {"width": {"int": [1, 9]}}
-    values = {
-        "name": "f",
-        "search": {"objective": "math:sin", "epochs": 9, "trials": 9, "space": space},
-    }
-    for config in (CONFIG, ObjectiveConfig.model_validate(values)):
-        directory = RunDirectory(tmp_path / config.name)
-        directory.record_start(config)
-        directory.journal.touch()
-        file = directory.path / "run.yaml"
-        values = yaml.safe_load(file.read_text())
-        values["search"] |= {"failures": {**FAILURES, "out_of_memory": memory}, "brackets": None}
-        file.write_text(yaml.safe_dump(values))
-        check = directory.check if config is CONFIG else directory.check_objective
-        check(config)
-        values["search"]["failures"]["lost"] = "record"
-        file.write_text(yaml.safe_dump(values))
-        assert "failures" in refusal(partial(check, config))
-
-
-GONE = [
-    ("search.rungs", "promotion"),
-    ("search.patience", {"epochs": 2}),
-    ("search.budget", {"steps": None, "samples": None, "seconds": 60}),
-    ("ensemble.strategy", "best_of_each_type"),
-    ("network.Training.Scheduler", {"type": "one_cycle", "warmup_epochs": 1}),
-    ("network.Training.ddp", {"comm_hook": "bf16"}),
-]
-
-
-@pytest.mark.parametrize(("key", "value"), GONE)
-def test_a_run_with_what_is_gone_can_be_looked_at_but_not_continued(directory, key, value):
-    """The key that differs is named, and none that only has a default since then."""
+@pytest.mark.parametrize("key", ["search.brackets", "network.Training.huber_delta"])
+def test_a_run_with_unknown_keys_is_refused_by_their_name(directory, key):
+    """As an earlier state of the package may have written it."""
     file = directory.path / "run.yaml"
     values = yaml.safe_load(file.read_text())
-    del values["data"]["mode"], values["ensemble"]["bootstrap"]
     *path, last = key.split(".")
     place = values
     for name in path:
         place = place[name]
-    place[last] = value
+    place[last] = 3
     file.write_text(yaml.safe_dump(values))
     directory.summary.parent.mkdir()
     directory.summary.touch()
-    assert directory.config() == CONFIG or key == "network.Training.ddp"
-    assert directory.config().network_with({})
-    assert f"({key}" in refusal(lambda: directory.check(CONFIG))
+    said = refusal(directory.config)
+    assert said.startswith(str(file)) and f"unknown key {last!r}" in said
+    assert f"({key} differs)" in refusal(lambda: directory.check(CONFIG))

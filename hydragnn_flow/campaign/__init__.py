@@ -18,7 +18,6 @@ from hydragnn_flow.campaign.setup.start import (
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign.functions import run_objective
     from hydragnn_flow.campaign.prediction import predict_on_site
     from hydragnn_flow.campaign.profiling import profile_on_site, scaling_study
     from hydragnn_flow.campaign.setup.fitting import fit
@@ -29,7 +28,6 @@ else:
             "fit": "setup.fitting",
             "predict_on_site": "prediction",
             "profile_on_site": "profiling",
-            "run_objective": "functions",
             "scaling_study": "profiling",
         },
     )
@@ -44,6 +42,5 @@ __all__ = [
     "prepare",
     "profile_on_site",
     "run_campaign",
-    "run_objective",
     "scaling_study",
 ]

@@ -383,12 +383,11 @@ class Context:
             ``width`` GCDs.
         """
         network = self.config.network_with(trial.parameters)
-        sharding = network.Training.sharding
         if width is None and self.config.data.mode == "stream" and network.Training.is_sharded:
             # It keeps its width, and may not fit on a single GCD.
             asked = self.config.gcds(trial.parameters) or 1
             width = min(asked, self.site.gcds)
-        if sharding is not None and (wrong := sharding.wrong_width(width or 1)):
+        if wrong := network.Training.sharding.wrong_width(width or 1):
             raise InputError(f"network: {wrong}")
         is_member = kind == "member"
         folder = member_folder(self.directory.ensemble, number)
@@ -491,11 +490,10 @@ class Context:
         """Return the numbers of GCDs among which the placer may choose for a segment."""
         network = task.spec.network
         most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
-        sharding = network.Training.sharding
         return [
             width
             for width in useful_widths(len(self.site.node.gcds), most)
-            if sharding is None or not sharding.wrong_width(width)
+            if not network.Training.sharding.wrong_width(width)
         ]
 
     def _on(self, task: SegmentTask, width: int) -> SegmentTask:

@@ -10,8 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -75,7 +74,12 @@ class CostFile:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(self._path):
+            with ExitStack() as stack:
+                # The file itself is replaced, and would lose its lock. Writing takes an instant.
+                # Without locks another campaign may interfere, and observations may be lost.
+                with suppress(Unlockable):
+                    lock = self._path.with_name(f".{self._path.name}.lock")
+                    stack.enter_context(locked(lock, 5.0))
                 kept, there = experience, self._found(self._path)
                 if isinstance(there, Experience):
                     if self._known is not None:
@@ -120,19 +124,6 @@ class CostFile:
             if values.get(name) != mine:
                 return f"is of {name} {values.get(name)}, here it is {mine}"
         return msgspec.convert(values, Experience)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Context manager: keep other campaigns from writing the file at ``path``.
-
-    On a file system without locks another campaign may interfere, and observations may be lost.
-    """
-    with ExitStack() as stack:
-        # The file itself is replaced, and would lose its lock. Writing takes an instant.
-        with suppress(Unlockable):
-            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), 5.0))
-        yield
 
 
 def _cache() -> Path | None:

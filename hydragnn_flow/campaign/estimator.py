@@ -98,7 +98,7 @@ class Estimator:
         self._budget, self._sampling, self._resizes = budget, sampling, resizes
         self._train = drawn_size(store.manifest, sampling)
         self._works = works or WorkInterpolation()
-        self._probe: EngineProbe | None = None
+        self._probe = EngineProbe(store.path)
         self._parameters: dict[str, int] = {}
         self._counted: tuple[tuple[Any, ...], Work] | None = None
         train = store[TRAIN]
@@ -142,7 +142,7 @@ class Estimator:
         own = self._own(results)
 
         def estimated() -> Estimate:
-            return self._estimate(network, epochs, width, own, batches)[0]
+            return self._estimate(network, epochs, width, own, batches)
 
         estimate = estimated()
         steps = network.Training.accumulation_steps
@@ -166,8 +166,7 @@ class Estimator:
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
         """Return the mean number of graphs in a training step of ``batches`` batches."""
-        graphs = self._train.graphs
-        return graphs / self.steps_of_a_pass(network, batches)
+        return self._train.graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
         """Return the number of training steps in an epoch, with ``batches`` batches in a step.
@@ -266,8 +265,8 @@ class Estimator:
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
-    ) -> tuple[Estimate, int]:
-        """Return the predicted cost of some epochs, and the number of steps in them.
+    ) -> Estimate:
+        """Return the predicted cost of some epochs.
 
         Parameters
         ----------
@@ -291,13 +290,11 @@ class Estimator:
             activation_bytes=work.activation_bytes * larger / micro_batches,
         )
 
-        taken = self._steps(network, epochs, batches)
-        estimate = self.costs.estimate(
-            *(network.kind, work, taken, width, own),
+        return self.costs.estimate(
+            *(network.kind, work, self._steps(network, epochs, batches), width, own),
             epochs=epochs,
             evaluated=self._evaluated(steps),
         )
-        return estimate, taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
         """Return the number of steps in ``epochs`` epochs."""
@@ -352,7 +349,6 @@ class Estimator:
         values = network.Architecture.model_dump_json()
         if values not in self._parameters:
             if isinstance(network, EngineNetwork):
-                self._probe = self._probe or EngineProbe(self._store.path)
                 found = self._probe.cost(network, atoms=8, edges=16, graphs=2).parameters
             else:
                 with torch.device("meta"):
@@ -392,7 +388,6 @@ class Estimator:
         def count() -> Work:
             heads = 0
             if isinstance(network, EngineNetwork):
-                self._probe = self._probe or EngineProbe(self._store.path)
                 cost = self._probe.cost(network, **batch)
             else:
                 with torch.device("meta"):
@@ -424,8 +419,8 @@ class Estimator:
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
     """Return the work of a step, divided among ``width`` GCDs as `Training.sharding` asks."""
     sharding = network.Training.sharding
-    parts = 1 if sharding is None else sharding.replica(width)
-    if sharding is None or parts == 1:
+    parts = sharding.replica(width)
+    if parts == 1:
         return work
     # Parameters and gradients held at a time: all of a potential's; of another network those of a
     # layer, of the next one, and those outside the layers.

@@ -159,7 +159,7 @@ class _Campaign:
     def _fill(self) -> bool:
         """Send a call to every free GCD; return False if no call runs or is ready."""
         while len(self._looks) + len(self._ready) < self._gcds:
-            if not self._left:
+            if self._search.asked >= self._config.search.trials:
                 break
             self._ready.append(self._call(self._search.ask().number, 0))
         self._ledger.write(self._search.commit)
@@ -169,10 +169,6 @@ class _Campaign:
             change = self._last_change(placement.segment.spec.number)
             self._looks[self._jobs.send(placement)] = _Look(now, change, change)
         return bool(self._looks or self._ready)
-
-    @property
-    def _left(self) -> bool:
-        return self._search.asked < self._config.search.trials
 
     def _call(self, number: int, rung: int) -> Task:
         config, seed = self._config.search, self._config.seed * 100_003 + number

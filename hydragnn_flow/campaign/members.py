@@ -38,7 +38,6 @@ from hydragnn_flow.training.measures.criterion import Criterion
 from hydragnn_flow.training.plan.sampling import judged_by
 
 _VERSION = 2
-_READ = (1, _VERSION, 3)  # version 1 lacks failed members, version 3 had early ones
 
 
 def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
@@ -117,7 +116,7 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
         chosen, reserve = (
             [Choice(**choice) for choice in content[name]] for name in ("chosen", "reserve")
         )
-        fits = content["version"] in _READ and content["strategy"] == config.strategy
+        fits = content["version"] == _VERSION and content["strategy"] == config.strategy
     except (InputError, KeyError, TypeError):
         return None
     finished = {record.number for record in records if record.state in ("complete", "pruned")}
@@ -290,9 +289,9 @@ class MemberPhase:
             rung=len(config.rungs),
             start=Start(trial_checkpoint=checkpoint),
             epochs=EpochPlan(
-                until_epoch=config.member_epochs,
+                until_epoch=config.members.epochs,
                 after_epoch=max(start, mine) if self._checkpoints(member) else start,
-                decay=(trained if scheduler is None else start, config.member_epochs),
+                decay=(trained if scheduler is None else start, config.members.epochs),
             ),
             repeat=choice.repeat,
             width=None,

@@ -91,8 +91,7 @@ def profile_on_site(
     run, trace = Path(run), None if trace is None else Path(trace)
     spec = profile_spec(run, trial, site, seconds)
     check_widths([gcds], site)
-    sharding = spec.network.Training.sharding
-    if sharding is not None and (wrong := sharding.wrong_width(gcds)):
+    if wrong := spec.network.Training.sharding.wrong_width(gcds):
         raise InputError(f"network: {wrong}")
     with profiler(run, site, say, waits) as measure:
         profile = replace(spec.profile, traced=trace is not None)
@@ -264,7 +263,8 @@ class _Waits:
         gcds, free = self._task.width, self._jobs.fleet.free
         if self._jobs.running:
             seconds = self._task.seconds
-            self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
+            who = "1 GCD trains" if gcds == 1 else f"{gcds} GCDs train"
+            self._say(f"{who} for {seconds:.0f} s, after a start")
             self._first = math.inf
             return
         # Between two batch jobs no GCDs are free, and the wait starts again.
@@ -276,10 +276,6 @@ class _Waits:
                 f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for fewer"
             )
         self._say(why or f"{free} of {gcds} GCDs are there")
-
-
-def _gcds(count: int) -> str:
-    return "1 GCD trains" if count == 1 else f"{count} GCDs train"
 
 
 Shown = Callable[[int, int, str], None]
@@ -346,8 +342,7 @@ def scaling_study(
     sharding = spec.network.Training.sharding
     possible = []
     for point in left:
-        fault = "" if sharding is None else sharding.wrong_width(point.gcds)
-        if fault := fault or _impossible(point, most, graphs):
+        if fault := sharding.wrong_width(point.gcds) or _impossible(point, most, graphs):
             study = study.with_point(replace(point, fault=fault))
         else:
             possible.append(point)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from hydragnn_flow.log import Running, tell
 from hydragnn_flow.segment import Segment, SegmentResult
@@ -27,26 +27,14 @@ _Epochs = Mapping[int, Mapping[str, float]]
 """Values by number of the epoch, in its order where they are new, and by name."""
 
 
-class _Tracker(Protocol):
-    """Interface of a tracker; a run is a trial or a member."""
-
-    keeps_at_once: bool
-    """True if a value is kept once it is logged, False if only once its run is closed."""
-
-    def open(self, run: str) -> Any:
-        """Begin or continue a run; return a handle of it."""
-
-    def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
-        """Add new values to a run, of which all that is ``known`` has the new ones too."""
-
-    def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
-        """End a run for now, with its hyper-parameters and its smallest validation error."""
-
-
 class TensorBoard:
-    """Tracker that writes event files below `tensorboard` in the run directory."""
+    """Tracker that writes event files below `tensorboard` in the run directory.
+
+    The other trackers have the same methods. A run is a trial or a member.
+    """
 
     keeps_at_once = True
+    """True if a value is kept once it is logged, False if only once its run is closed."""
 
     def __init__(self, directory: Path, name: str) -> None:
         from tensorboard.compat.proto import event_pb2 as events
@@ -57,9 +45,11 @@ class TensorBoard:
         self._folder = directory / "tensorboard"
 
     def open(self, run: str) -> Any:
+        """Begin or continue a run; return a handle of it."""
         return self._writer(str(self._folder / run))
 
     def log(self, handle: Any, new: _Epochs, known: _Epochs) -> None:
+        """Add new values to a run, of which all that is ``known`` has the new ones too."""
         first = min(new)
         told = {epoch: known[epoch] for epoch in sorted(known) if epoch >= first}
         # TensorBoard drops the later epochs of a curve that goes back: they are written again. Its
@@ -71,6 +61,7 @@ class TensorBoard:
         handle.flush()
 
     def close(self, handle: Any, parameters: Mapping[str, Any], best: float | None) -> None:
+        """End a run for now, with its hyper-parameters and its smallest validation error."""
         if best is not None:
             handle.add_hparams(dict(parameters), {"best_val_error": best}, run_name=".")
         handle.close()
@@ -157,8 +148,8 @@ class WandB:
         handle.finish()
 
 
-_KNOWN: Mapping[str, Callable[[Path, str], _Tracker]]
-_KNOWN = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+_Tracker = TensorBoard | MLflow | WandB
+_KNOWN: dict[str, type[_Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 class Trackers:

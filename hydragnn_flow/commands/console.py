@@ -203,25 +203,20 @@ def existing_data(data: Path) -> Path:
     return data
 
 
-Config = Annotated[
-    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
-]
+Config = Annotated[Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG")]
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
 ]
 RunDir = Annotated[
     Path,
-    typer.Argument(
-        help="Directory of a run.", metavar="RUN_DIR", show_default=False, callback=_existing
-    ),
+    typer.Argument(help="Directory of a run.", metavar="RUN_DIR", callback=_existing),
 ]
 FinishedRun = Annotated[
     Path,
     typer.Argument(
         help="Directory of a finished run, or an exported ensemble.",
         metavar="RUN_DIR",
-        show_default=False,
         callback=_finished,
     ),
 ]
@@ -233,7 +228,6 @@ DataSetName = Annotated[
         help="Data set, of several that the ensemble was trained on, as whose structures these are "
         "predicted: its level of theory. Graphs of a store with those data sets say theirs.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 

@@ -45,7 +45,6 @@ class Loading:
             help="Leave this member out, by its number in ensemble.json; may be repeated. Weights "
             "of the others are scaled to add up to 1; intervals stay calibrated for all members.",
             metavar="K",
-            show_default=False,
         ),
     ] = None
 
@@ -70,7 +69,6 @@ class Device(sites.Jobs):
             "--device",
             help="Device of the networks, by torch's name, as cuda. By default the CPU; with "
             "--site, what the site says.",
-            show_default=False,
         ),
     ] = None
     site: Annotated[
@@ -80,7 +78,6 @@ class Device(sites.Jobs):
             help="Spread the work over all GCDs of a machine: the name of a shipped site, a site "
             "file, or a site.yaml. The same command continues what was stopped. All paths must be "
             "on file systems that its nodes see. Without it, this process predicts.",
-            show_default=False,
             autocompletion=sites.completed,
         ),
     ] = None
@@ -107,7 +104,6 @@ Structures = Annotated[
         help="Structures: a file ASE reads, a directory of such, a GraphStore, a .bp of "
         "HydraGNN's, or a table (.csv) like that of the training data.",
         metavar="STRUCTURES",
-        show_default=False,
         callback=existing_data,
     ),
 ]
@@ -128,7 +124,6 @@ Labelled = Annotated[
         "a .bp of HydraGNN's, or a table (.csv) like that of the training data. Labels are in the "
         "units of the training data.",
         metavar="LABELLED_DATA",
-        show_default=False,
         callback=existing_data,
     ),
 ]
@@ -138,7 +133,6 @@ Split = Annotated[
         "--split",
         help="Use only this split of a GraphStore. Without it, all splits are used; predictions "
         "are in the order of the store, and a column `split` names them.",
-        show_default=False,
     ),
 ]
 Keys = Annotated[
@@ -148,7 +142,6 @@ Keys = Annotated[
         help="Key of a target's labels in the files, as in energy=dft_energy; may be repeated. "
         "Without it, the key in the training data, or else the target's name.",
         metavar="TARGET=KEY",
-        show_default=False,
         callback=_by_target,
     ),
 ]
@@ -166,7 +159,6 @@ def evaluate(
             "-o",
             "--out",
             help="Write the measures to a file too (.csv or .json).",
-            show_default=False,
             callback=writable(".csv", ".json"),
         ),
     ] = None,
@@ -220,9 +212,7 @@ def recalibrate(
 @app.command(rich_help_panel="Use")
 def export(
     run_dir: FinishedRun,
-    out: Annotated[
-        Path, typer.Argument(help="Directory to make.", metavar="OUT", show_default=False)
-    ],
+    out: Annotated[Path, typer.Argument(help="Directory to make.", metavar="OUT")],
     push: Annotated[
         str | None,
         typer.Option(
@@ -230,7 +220,6 @@ def export(
             help="Send it to the Hugging Face hub too, to a private repository unless there is "
             "one. `Ensemble.load` fetches it as hf://OWNER/NAME.",
             metavar="OWNER/NAME",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -285,7 +274,6 @@ def predict(
             "--coverage",
             help="Fraction of true values that the intervals are to hold, as 0.95. Without it, "
             "that of the run.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -364,7 +352,7 @@ _SUFFIX = ".extxyz"
 def select(
     run_dir: FinishedRun,
     structures: Structures,
-    n: Annotated[int, typer.Option("-n", help="How many to select.", min=1, show_default=False)],
+    n: Annotated[int, typer.Option("-n", help="How many to select.", min=1)],
     out: Annotated[
         Path,
         typer.Option("-o", "--out", help="File to write (.extxyz).", callback=writable(_SUFFIX)),

@@ -8,17 +8,9 @@ from typing import Annotated
 import typer
 
 from hydragnn_flow.commands import sites
-from hydragnn_flow.commands.console import say, short, using
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.commands.console import existing_data, say, short, using
 
 app = typer.Typer()
-
-
-def _existing(path: Path) -> Path:
-    with using(path):
-        if not path.exists():
-            raise InputError(f"{path}: does not exist")
-    return path
 
 
 @app.command(rich_help_panel="Start")
@@ -30,8 +22,7 @@ def init(
             "VASP's output, …), a CSV table with CIF text or names of structure files, JSON "
             "records, a published data set (docs/data.md), a GraphStore, or a .bp of HydraGNN's.",
             metavar="DATA",
-            show_default=False,
-            callback=_existing,
+            callback=existing_data,
         ),
     ],
 ) -> None:

@@ -33,7 +33,6 @@ Store = Annotated[
         "--store",
         help="GraphStore of the data, where one is prepared. By default that of runs/NAME, or else "
         "one is prepared here.",
-        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of all that is drawn.", min=0)]

@@ -57,7 +57,6 @@ def profile(
             "--trace",
             help="Write a Chrome trace (.json) of some steps of the first GCD.",
             callback=writable(".json", option="--trace"),
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -99,7 +98,6 @@ def scaling(
             "job of the site.",
             metavar="LIST",
             callback=lambda words: words if _widths(words) else "",
-            show_default=False,
         ),
     ] = "",
     seconds: Seconds = 5.0,

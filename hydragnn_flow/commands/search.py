@@ -29,7 +29,6 @@ def trials(
             "-o",
             "--out",
             help="Write all trials as a table (.csv or .parquet) instead.",
-            show_default=False,
             callback=writable(".csv", ".parquet"),
         ),
     ] = None,
@@ -62,7 +61,6 @@ def dashboard(
             help="On this machine's loopback interface; by default 8080, or a free one.",
             min=1,
             max=65535,
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -19,31 +19,27 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
 
 
-def _of_jobs(*names: str, about: str) -> Any:
-    return typer.Option(*names, help=about, show_default=False)
-
-
 @dataclass(frozen=True)
 class Jobs:
     """Command-line options of batch jobs, such as account, time limit and number of nodes."""
 
     account: Annotated[
-        str | None, _of_jobs("-A", "--account", about="Project that pays for batch jobs.")
+        str | None, typer.Option("-A", "--account", help="Project that pays for batch jobs.")
     ] = None
     partition: Annotated[
-        str | None, _of_jobs("-p", "--partition", about="Partition or queue of batch jobs.")
+        str | None, typer.Option("-p", "--partition", help="Partition or queue of batch jobs.")
     ] = None
     qos: Annotated[
-        str | None, _of_jobs("-q", "--qos", about="Quality of service of batch jobs.")
+        str | None, typer.Option("-q", "--qos", help="Quality of service of batch jobs.")
     ] = None
     walltime: Annotated[
-        str | None, _of_jobs("-t", "--walltime", about="Time limit of each batch job, HH:MM:SS.")
+        str | None, typer.Option("-t", "--walltime", help="Time limit of each batch job, HH:MM:SS.")
     ] = None
     nodes: Annotated[
-        int | None, _of_jobs("-N", "--nodes", about="Nodes to use at a time, in all batch jobs.")
+        int | None, typer.Option("-N", "--nodes", help="Nodes to use at a time, in all batch jobs.")
     ] = None
     blocks: Annotated[
-        int | None, _of_jobs("--blocks", about="Batch jobs at a time; they divide the nodes.")
+        int | None, typer.Option("--blocks", help="Batch jobs at a time; they divide the nodes.")
     ] = None
 
 
@@ -80,7 +76,6 @@ _Name = Annotated[
     typer.Argument(
         help="Name of a shipped site, a site file, or a site.yaml.",
         metavar="SITE",
-        show_default=False,
         autocompletion=completed,
     ),
 ]

@@ -4,7 +4,7 @@ Everything is validated here, before data are read or a job starts: a mistake th
 not a node hour. Other subpackages receive typed, immutable sections.
 """
 
-from hydragnn_flow.config.data import DataConfig, SplitConfig
+from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import EnsembleConfig, RunConfig, load_config, resolve_config
 from hydragnn_flow.config.search import Parameter, SearchConfig
@@ -16,7 +16,6 @@ __all__ = [
     "Parameter",
     "RunConfig",
     "SearchConfig",
-    "SplitConfig",
     "load_config",
     "load_network",
     "resolve_config",

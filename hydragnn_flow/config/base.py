@@ -9,9 +9,9 @@ import importlib
 import re
 import reprlib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -50,9 +50,6 @@ class Section(BaseModel):
     """Reason by key, for keys that are accepted but change nothing."""
     refused: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Reason and remedy by key, for keys that must switch their feature off."""
-    removed: ClassVar[Mapping[str, tuple[Sequence[Any], str]]] = {}
-    """By key of earlier versions of the package: values that are still accepted besides null, and
-    what to write instead of any other value. Also by ``key: value``, for values that are gone."""
 
     @model_validator(mode="before")
     @classmethod
@@ -78,24 +75,16 @@ def check_keys(section: type[Section], values: Any) -> Any:
     Raises
     ------
     ValueError
-        If a key is unknown, a removed key or value is no longer accepted, a refused key is not off,
-        a number is out of range, or pydantic would convert a value to the type of its key. The
-        message names the key.
+        If a key is unknown, a refused key is not off, a number is out of range, or pydantic would
+        convert a value to the type of its key. The message names the key.
     """
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
-        for key in values.keys() & section.removed.keys():
-            accepted, instead = section.removed[key]
-            if values[key] not in (None, *accepted):
-                raise ValueError(f"{key} is no longer a key; {instead}")
-        words = {f"{key}: {value}" for key, value in values.items() if isinstance(value, str)}
-        for gone in words & section.removed.keys():
-            raise ValueError(f"{gone} is no longer a value; {section.removed[gone][1]}")
         for key in values.keys() & section.refused.keys():
             if not _is_off(values[key]):
                 reason, remedy = section.refused[key]
                 raise ValueError(f"{key!r} cannot be honoured: {reason}; {remedy}")
-        unread = {*section.removed, *section.unused, *section.refused}
+        unread = {*section.unused, *section.refused}
         values = {key: value for key, value in values.items() if key not in unread}
         for key, value in values.items():
             if key not in fields:
@@ -110,29 +99,6 @@ def check_keys(section: type[Section], values: Any) -> Any:
             if isinstance(value, int) and abs(value) > 2**53:
                 raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
     return values
-
-
-def without_removed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's recorded values without the keys and values that were removed since.
-
-    A section inside that may be left out, and is not valid without them, is left out.
-    """
-    kept = {}
-    for key, value in values.items():
-        if key in section.removed or f"{key}: {value}" in section.removed:
-            continue
-        field = section.model_fields.get(key)
-        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
-        kind = next((k for k in kinds if isinstance(k, type(Section))), None)
-        if kind is not None and isinstance(value, dict):
-            before, value = value, without_removed(kind, value)
-            if value != before and type(None) in kinds:
-                try:
-                    kind.model_validate(value)
-                except ValidationError:
-                    continue
-        kept[key] = value
-    return kept
 
 
 def _is_off(value: Any) -> bool:
@@ -241,6 +207,19 @@ def import_class(name: str) -> Any:
     if not hasattr(home, attribute):
         raise ValueError(f"{module} has no {attribute!r}; correct the name")
     return getattr(home, attribute)
+
+
+def check_callable(name: str, what: str) -> str:
+    """Return a name, `module:function`, after checking that it names a callable.
+
+    Raises
+    ------
+    ValueError
+        If it does not, or cannot be imported; the message ends with ``what`` the user is to name.
+    """
+    if not callable(import_class(name)):
+        raise ValueError(f"{name} cannot be called; name {what}")
+    return name
 
 
 def with_place(error: BaseException) -> str:

@@ -338,7 +338,7 @@ class Rule:
                 pairs = zip((left, *others), operators, others, strict=False)
                 links = [self._comparison(*pair) for pair in pairs]
                 return lambda values: all(link(values) for link in links)
-            case ast.Name() if self._domain(node).choices in ((True, False), (False, True)):
+            case ast.Name() if self._space[node.id].choices in ((True, False), (False, True)):
                 path = node.id
                 return lambda values: bool(values[path])
         raise ValueError(f"{self.text!r} has a part that is neither true nor false; {_EXAMPLE}")
@@ -382,7 +382,7 @@ class Rule:
 
     def _is_number(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Name):
-            domain = self._domain(node)
+            domain = self._space[node.id]
             return all(type(value) in (int, float) for value in domain.choices or ())
         return not isinstance(node, ast.Constant) or type(node.value) in (int, float)
 
@@ -401,9 +401,6 @@ class Rule:
                 path = node.id
                 return lambda values: values[path]
         raise ValueError(f"{self.text!r} calculates with {ast.unparse(node)!r}; {_EXAMPLE}")
-
-    def _domain(self, node: ast.Name) -> Parameter:
-        return self._space[node.id]
 
 
 def satisfying(

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section, import_class
+from hydragnn_flow.config.base import Section, check_callable
 from hydragnn_flow.config.search import MOST_OBJECTIVES, SearchConfig
 
 SECONDS = "seconds"
 """Name of the objective that is measured if the user's function does not return its value."""
-_LIMITS = (SECONDS, "gcd_hours")
 # Keys of `search` that apply only to networks trained by this package.
-_OF_NETWORKS = (
-    "budget",
-    "energy_kwh",
-    "keep_checkpoints",
-    "validation_samples",
-)
+_OF_NETWORKS = ("budget", "energy_kwh", "keep_checkpoints", "validation_samples")
 
 
 class ObjectiveSearch(SearchConfig):
     """Section `search` of a campaign that optimises a user's own function instead of networks."""
 
-    objective: str
+    objective: Annotated[str, AfterValidator(partial(check_callable, what="a function of a job"))]
     """Function of your own, as ``module:function``. It is called with a ``Job`` (a trial with its
     parameters), and returns a number, or a mapping with a number for each of ``objectives``."""
     epochs: int = Field(ge=1)
@@ -35,6 +30,7 @@ class ObjectiveSearch(SearchConfig):
     objectives: tuple[str, ...] = ("value",)
     """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
     is measured if the function does not return that quantity."""
+    limits = (SECONDS, "gcd_hours")
 
     def _conflicts(self) -> Iterator[str]:
         yield from super()._conflicts()
@@ -44,13 +40,6 @@ class ObjectiveSearch(SearchConfig):
                     f"{key} is for networks that are trained here, not for an objective of your "
                     f"own; remove it"
                 )
-
-    @field_validator("objective")
-    @classmethod
-    def _a_function(cls, name: str) -> str:
-        if not callable(import_class(name)):
-            raise ValueError(f"{name} cannot be called; name a function of a job")
-        return name
 
     @field_validator("objectives")
     @classmethod
@@ -64,14 +53,6 @@ class ObjectiveSearch(SearchConfig):
                 "the first is 'seconds', but rungs judge by the first; begin with an error"
             )
         return objectives
-
-    @field_validator("constraints")
-    @classmethod
-    def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
-        if unknown := constraints.keys() - {*_LIMITS}:
-            known = ", ".join(_LIMITS)
-            raise ValueError(f"{min(unknown)!r} is not measured of a function; known: {known}")
-        return constraints
 
 
 class CampaignConfig(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -90,8 +90,6 @@ class StartConfig(Section):
     freeze: Literal["none", "encoder"] | tuple[str, ...] = "none"
     """Parameters that are not trained: ``encoder`` (embedding and message-passing layers), or a
     list of parameters or modules, such as ``encoder.layers.layers.0``."""
-
-    removed: ClassVar = {"member": ((), "name the folder of the member in path")}
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -169,11 +169,6 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split for calibration needs at least ``coverage / (1 - coverage)`` structures."""
 
-    removed: ClassVar = {
-        "budget": ((), "write epochs, each as long as a trial's"),
-        "strategy: best_of_each_type": ((), "write greedy, which prefers a new type"),
-    }
-
 
 class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
@@ -185,10 +180,6 @@ class ResourcesConfig(Section):
     batch_per_gcd: bool = False
     """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
     scale the learning rate."""
-
-    removed: ClassVar = {
-        "fused_members": ((1,), "remove it: GPUs replay recorded steps of every network"),
-    }
 
 
 class RunConfig(CampaignConfig):
@@ -329,18 +320,10 @@ class RunConfig(CampaignConfig):
         InputError
             If a path or its value does not fit HydraGNN's schema.
         """
-        return load_network(self.network_values(parameters))
-
-    def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run's `NeuralNetwork` section, unchecked, with a trial's parameter values set.
-
-        ``parameters`` has the values by dotted path, as in
-        :func:`~hydragnn_flow.config.run.set_path`. `Resources` paths do not belong to a network and
-        are skipped. Heads that are described once are repeated for the branch of each data set.
-        """
         # Trials that are judged by their speed alone are only compared at the end.
         epochs = 1 if self.divided_budget and not self.search.judges_errors else None
-        return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
+        names = self.data.branch_names
+        return load_network(network_of_trial(self.network, parameters, names, epochs))
 
     @property
     def encodings(self) -> int:
@@ -396,11 +379,6 @@ class RunConfig(CampaignConfig):
     def num_epoch(self) -> int:
         """Number of epochs of a trial that is not stopped early."""
         return self.network_with({}).Training.num_epoch
-
-    @property
-    def member_epochs(self) -> int:
-        """Total number of epochs of an ensemble member, those of a trial it continues included."""
-        return self.members.epochs
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from hydragnn_flow.config.base import Section, import_class
+from hydragnn_flow.config.base import Section, check_callable
 from hydragnn_flow.config.domain import (
     Parameter,
     Rule,
@@ -69,11 +69,6 @@ class TrainingBudget(Section):
     """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
     """Number of structures trained on, repetitions included."""
-
-    removed: ClassVar = {
-        "epochs": ((), "write Training.num_epoch in the network instead of the budget"),
-        "seconds": ((), "write steps or samples, which do not depend on the machine and its load"),
-    }
 
     def _conflicts(self) -> Iterator[str]:
         if len(given := self.model_dump(exclude_none=True)) != 1:
@@ -147,21 +142,8 @@ class SearchConfig(Section):
     where: tuple[str, ...] = ()
     """Rules that the parameters of every trial meet, as in
     ``hidden_dim % global_attn_heads == 0``."""
-
-    removed: ClassVar = {
-        "brackets": ((), "there are as many as rungs; remove it"),
-        "failures": (
-            [
-                {"diverged": "record", "out_of_memory": memory, "lost": "retry"}
-                for memory in ("resize", "record")  # the other where sizes are searched
-            ],
-            "a trial that diverges fails, a lost one goes on; remove it",
-        ),
-        "learning_curve": ((None,), "the rule stopping predicts what a trial reaches; remove it"),
-        "rungs: promotion": ((), "write stopping, by which no good trial waits"),
-        "rungs: hyperband": ((), "write stopping, or pruner: {type: HyperbandPruner}"),
-        "patience": ((), "write EarlyStopping and patience in Training of the network instead"),
-    }
+    limits: ClassVar[tuple[str, ...]] = LIMITS
+    """Quantities that ``constraints`` may limit."""
 
     @field_validator("sampler", mode="before")
     @classmethod
@@ -194,10 +176,7 @@ class SearchConfig(Section):
         known = (CRITERION, *LOSSES, *COSTS)
         for i, name in enumerate(objectives):
             if ":" in name:
-                if not callable(import_class(name)):
-                    raise ValueError(
-                        f"{name} cannot be called; name a function of predictions and labels"
-                    )
+                check_callable(name, "a function of predictions and labels")
             elif name not in known and not re.fullmatch(r"val\.\w+", name):
                 hint = (
                     did_you_mean(name, known)
@@ -218,16 +197,15 @@ class SearchConfig(Section):
     @classmethod
     def _can_be_called(cls, callbacks: tuple[str, ...]) -> tuple[str, ...]:
         for name in callbacks:
-            if not callable(import_class(name)):
-                raise ValueError(f"{name} cannot be called; name a function of a study and a trial")
+            check_callable(name, "a function of a study and a trial")
         return callbacks
 
     @field_validator("constraints")
     @classmethod
     def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
         for name in constraints:
-            if name not in LIMITS:
-                hint = did_you_mean(name, LIMITS) or f"; known are {', '.join(LIMITS)}"
+            if name not in cls.limits:
+                hint = did_you_mean(name, cls.limits) or f"; known are {', '.join(cls.limits)}"
                 raise ValueError(f"{name!r} is not a constraint{hint}")
         return constraints
 
@@ -261,9 +239,6 @@ class SearchConfig(Section):
         for i, values in enumerate(self.enqueue):
             for conflict in self.wrong_enqueued(values):
                 yield f"enqueue.{i}{conflict}"
-        yield from self._wrong_rules()
-
-    def _wrong_rules(self) -> Iterator[str]:
         if self.where and not _can_meet(self.space, self.rules, {}):
             yield (
                 f"where: {' and '.join(map(repr, self.where))}: none of 10,000 random "

@@ -17,15 +17,8 @@ from hydragnn_flow.config.domain import (
     needed,
     satisfying,
 )
-from hydragnn_flow.config.network import (
-    DDP,
-    Architecture,
-    NetworkConfig,
-    Optimizer,
-    Sharding,
-    Training,
-    unused_keys,
-)
+from hydragnn_flow.config.network import Architecture, NetworkConfig, unused_keys
+from hydragnn_flow.config.network.training import DDP, Optimizer, Sharding, Training
 from hydragnn_flow.config.search import CRITERION, LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 
@@ -196,7 +189,7 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
         except InputError:  # a trial with these values fails, and says why
             continue
         for width in widths:
-            if sharding is not None and isinstance(width, int) and sharding.wrong_width(width):
+            if isinstance(width, int) and sharding.wrong_width(width):
                 raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 

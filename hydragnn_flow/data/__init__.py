@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hydragnn_flow.data.reading.graph_store import GraphStore
     from hydragnn_flow.data.reading.inspection import check_store, store_summary
     from hydragnn_flow.data.reading.split import GraphSplit
-    from hydragnn_flow.data.store.manifest import Manifest, Statistics, Target
+    from hydragnn_flow.data.store.manifest import Manifest, Target
     from hydragnn_flow.data.writer import write_store
 else:
     __getattr__, __dir__ = lazily(
@@ -25,7 +25,6 @@ else:
             "GraphSplit": "reading.split",
             "GraphStore": "reading.graph_store",
             "Manifest": "store.manifest",
-            "Statistics": "store.manifest",
             "Target": "store.manifest",
             "atoms_to_graph": "graphs",
             "batch_graphs": "graphs",
@@ -41,7 +40,6 @@ __all__ = [
     "GraphSplit",
     "GraphStore",
     "Manifest",
-    "Statistics",
     "Target",
     "atoms_to_graph",
     "batch_graphs",

@@ -41,6 +41,31 @@ class Column:
         return starts
 
 
+def global_edges(columns: Mapping[str, Column]) -> NDArray[np.int64]:
+    """Return the edges of all graphs as indices into the atoms of all graphs, [2, n_edges]."""
+    edges = columns["edge_index"]
+    starts = np.repeat(columns["x"].starts(), edges.counts)
+    return edges.values.astype(np.int64, copy=False) + starts
+
+
+def edge_lengths(
+    columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the distance between the ends of each edge, [n_edges]; zero without positions.
+
+    ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
+    """
+    squares = np.zeros(len(senders))
+    if "pos" in columns:
+        for axis in range(columns["pos"].values.shape[1]):
+            position = columns["pos"].values[:, axis].astype(np.float64)
+            vector = position[receivers] - position[senders]
+            if "edge_shifts" in columns:
+                vector += columns["edge_shifts"].values[:, axis]
+            squares += vector**2
+    return np.sqrt(squares)
+
+
 def concatenation_dim(key: str, ndim: int) -> int:
     """Return the dimension along which PyG joins a tensor of several graphs in a batch.
 
@@ -100,7 +125,10 @@ def pack(
         columns[key] = Column(np.concatenate(values, axis=dim), dim, counts)
     check_graphs(columns, where)
     if WEIGHT in columns:
-        _check_weights(columns[WEIGHT], where)
+        weights = columns[WEIGHT].values
+        valid = (weights >= 0) & (weights < np.inf) & (weights.shape == (len(where), 1))
+        what = "[1, 1] with a finite number from 0 on, the graph's weight in the training loss"
+        _check_ones(WEIGHT, columns[WEIGHT], valid, where, what)
     return columns
 
 
@@ -195,7 +223,10 @@ def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
     if (atoms == 0).any():
         raise InputError(f"{where[int((atoms == 0).argmax())]} has no atoms; remove it")
     if BRANCH in columns:
-        _check_branches(columns[BRANCH], where)
+        branches = columns[BRANCH].values
+        valid = (branches >= 0) & (branches.dtype.kind == "i")
+        what = "one integer from 0 on, the number of the graph's branch"
+        _check_ones(BRANCH, columns[BRANCH], valid, where, what)
     index = edges.values
     wrong_edge = ((index < 0) | (index >= np.repeat(atoms, edges.counts))).any(axis=0)
     if wrong_edge.any():
@@ -205,40 +236,22 @@ def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
         )
 
 
-def _check_branches(column: Column, where: Sequence[str]) -> None:
-    """Check that each graph has one branch index, an integer from 0.
+def _check_ones(
+    key: str, column: Column, valid: NDArray[np.bool_], where: Sequence[str], what: str
+) -> None:
+    """Check that each graph has one value of a key, and a valid one.
 
-    ``where`` has the name of each graph for error messages.
+    ``valid`` tells it of each value of ``column``. For error messages, ``where`` has the name of
+    each graph, and ``what`` says what the value must be.
     """
-    values = column.values
-    if values.dtype.kind != "i" or (column.counts != 1).any() or values.size != len(where):
-        raise InputError(
-            f"{where[0]}: {BRANCH} is {values.dtype} with {values.size} values for {len(where)} "
-            "graph(s); give each graph one integer, the number of its branch"
-        )
-    wrong = values.reshape(-1) < 0
+    values, wrong = column.values.reshape(-1), column.counts != 1
+    is_one = len(values) == len(where)
+    wrong |= ~valid.reshape(-1) if is_one else True
     if wrong.any():
         graph = int(wrong.argmax())
+        shown = values[graph] if is_one else f"{len(values)} values for {len(where)} graph(s)"
         raise InputError(
-            f"{where[graph]}: {BRANCH} is {values.reshape(-1)[graph]}, but branches are counted "
-            "from 0; correct it"
-        )
-
-
-def _check_weights(column: Column, where: Sequence[str]) -> None:
-    """Check that each graph has one weight in the training loss, [1, 1] and from 0 on.
-
-    ``where`` has the name of each graph for error messages.
-    """
-    values, wrong = column.values, column.counts != 1
-    if values.shape != (len(where), 1):
-        wrong[:] = True
-    elif not wrong.any():
-        wrong = ~((values[:, 0] >= 0) & (values[:, 0] < np.inf))
-    if wrong.any():
-        raise InputError(
-            f"{where[int(wrong.argmax())]}: {WEIGHT} is not [1, 1] with a finite number from 0 on, "
-            "the graph's weight in the training loss; correct it"
+            f"{where[graph]}: {key} is {shown} ({values.dtype}), and not {what}; correct it"
         )
 
 

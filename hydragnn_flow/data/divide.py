@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from hydragnn_flow.config.sources import CALIBRATION, SPLIT_OF_ROLE, TEST, TRAIN, VALIDATION, Role
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import Column, edge_lengths, global_edges
 from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]
@@ -340,10 +340,8 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
         hash by chance with a probability of about ``n**2 / 2**65``: 3e-8 for a million. ``2**k``
         equal atoms in every graph make this probability ``2**k`` times as large.
     """
-    x, edges = columns["x"], columns["edge_index"]
-    offsets = np.repeat(x.starts(), edges.counts)
-    senders, receivers = edges.values[0] + offsets, edges.values[1] + offsets
-
+    x = columns["x"]
+    senders, receivers = global_edges(columns)
     atoms = np.full(len(x.values), _ATOM)
     # Adding zero turns -0 into 0.
     for feature in (x.values.astype(np.float32) + np.float32(0)).T:
@@ -409,7 +407,7 @@ def _edge_words(
     ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
     """
     words = np.full(len(senders), _EDGE)
-    lengths = _lengths(columns, senders, receivers)
+    lengths = edge_lengths(columns, senders, receivers)
     if "edge_attr" in columns:
         features = columns["edge_attr"].values
         features = features[:, None] if features.ndim == 1 else features
@@ -423,24 +421,6 @@ def _edge_words(
             _absorb(words, _rounded(feature))
     _absorb(words, _rounded(lengths))
     return words
-
-
-def _lengths(
-    columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the distance between the ends of each edge, [n_edges]; zero without positions.
-
-    ``senders`` and ``receivers`` are indices into the atoms of all graphs, [n_edges].
-    """
-    squares = np.zeros(len(senders))
-    if "pos" in columns:
-        for axis in range(columns["pos"].values.shape[1]):
-            position = columns["pos"].values[:, axis].astype(np.float64)
-            vector = position[receivers] - position[senders]
-            if "edge_shifts" in columns:
-                vector += columns["edge_shifts"].values[:, axis]
-            squares += vector**2
-    return np.sqrt(squares)
 
 
 def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:

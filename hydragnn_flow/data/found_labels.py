@@ -102,11 +102,6 @@ class Label:
         quantity, _ = quantity_of(self.key)
         return quantity if quantity and _fits(quantity, self.level, self.dim) else ""
 
-    @property
-    def method(self) -> str:
-        """Method that the key names, such as ``ref``: labels of one method belong together."""
-        return quantity_of(self.key)[1]
-
 
 def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, str]]:
     """Find the quantities of structures, such as energies, that a network could learn.

@@ -21,7 +21,7 @@ from hydragnn_flow.data.store.describe import (
     join_contents,
     make_manifest,
 )
-from hydragnn_flow.data.store.integrity import alone, cannot_write, commit
+from hydragnn_flow.data.store.integrity import alone, cannot_write, fsync_path, fsync_tree
 from hydragnn_flow.data.store.manifest import Dtypes, Key, Target, save_manifest
 from hydragnn_flow.data.store.shard_writer import ShardWriter, describe_keys
 from hydragnn_flow.errors import InputError, StoreError
@@ -253,7 +253,9 @@ def commit_store(
     """
     try:
         save_manifest(staging, make_manifest(content, described, dtypes))
-        commit(staging, path)
+        fsync_tree(staging)
+        staging.rename(path)
+        fsync_path(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
 

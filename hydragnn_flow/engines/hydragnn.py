@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network import NETWORK, branched_heads, network_section, read_json
-from hydragnn_flow.config.network.architecture import LENGTHS
+from hydragnn_flow.config.network import NETWORK, network_section, read_json
+from hydragnn_flow.config.network.architecture import LENGTHS, branched_heads
 from hydragnn_flow.config.origins import OF_TRAINING
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError

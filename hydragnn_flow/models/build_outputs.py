@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from hydragnn_flow.config.network import (
-    Architecture,
-    CommonArchitecture,
-    HydraNetwork,
-    NetworkConfig,
-)
+from hydragnn_flow.config.network import Architecture, HydraNetwork, NetworkConfig
+from hydragnn_flow.config.network.architecture import CommonArchitecture
 from hydragnn_flow.config.units import is_slope
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn, promote_types
 from torch.nn import functional
 
-from hydragnn_flow.config.network import GraphHead, NodeHead
+from hydragnn_flow.config.network.architecture import GraphHead, NodeHead
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import chosen
 from hydragnn_flow.models.geometry import Geometry, sum_by

@@ -92,12 +92,12 @@ def environment() -> Environment:
 
 
 def _given(values: Any) -> str:
-    """Return a section of a configuration as JSON, without the keys whose value is None."""
+    """Return a section of a configuration as JSON, without keys that are None or empty lists."""
 
     def known(inner: Any) -> Any:
         if not isinstance(inner, dict):
             return inner
-        return {key: known(value) for key, value in inner.items() if value is not None}
+        return {key: known(value) for key, value in inner.items() if value not in (None, [])}
 
     return json.dumps(known(values), ensure_ascii=False)
 

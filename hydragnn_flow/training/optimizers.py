@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.adamw import adamw
 
-from hydragnn_flow.config.network import Optimizer, Scheduler, Training
+from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.models.cost import weight_matrices
 
 

@@ -30,7 +30,7 @@ def really(spec):
 def test_a_campaign_in_steps_through_rungs_to_its_members(campaign, store):
     """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 9 epochs."""
     context = campaign(ensemble={"epochs": 9}, budget={"steps": 20}, validation_samples=5)
-    assert (context.config.rungs, context.config.member_epochs) == ((2, 6), 9)
+    assert (context.config.rungs, context.config.members.epochs) == ((2, 6), 9)
     context.directory.store.symlink_to(store.path)
     trials, pools = run(context, really)
     assert {trial.state for trial in trials} == {"complete", "pruned"}

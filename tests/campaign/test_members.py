@@ -58,11 +58,6 @@ def test_a_restarted_driver_keeps_to_its_choice_of_members(campaign, trials, cap
     # What would be chosen now does not matter any more.
     other = [replace(trial, feasible=trial.number != 0) for trial in trials]
     assert select_trials(campaign(), other) == chosen
-    # So it is with a choice of version 1, which names no failed members.
-    content = json.loads(file.read_text())
-    del content["failed"]
-    file.write_text(json.dumps({**content, "version": 1}))
-    assert select_trials(campaign(), other) == chosen
     # Unless the choice cannot be read, or is of trials that the search does not have.
     file.write_text(file.read_text()[:-20])
     assert select_trials(campaign(), other).chosen[0].trial != 0

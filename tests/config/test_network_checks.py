@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from hydragnn_flow.config import load_config, load_network, run
-from hydragnn_flow.config.network import Architecture, GraphHead, HydraNetwork, NodeHead
-from hydragnn_flow.config.network.architecture import OutputHeads
+from hydragnn_flow.config.network import Architecture, HydraNetwork
+from hydragnn_flow.config.network.architecture import GraphHead, NodeHead, OutputHeads
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import couplings
 

@@ -61,8 +61,6 @@ def test_structures_of_a_data_set_without_weights_have_weight_1(tmp_path):
     store = prepare_store(config, CUTOFF, None, 0, tmp_path / "two.gs")
     train = store["trainset"]
     assert train.column("loss_weight").ravel().tolist() == (1.0 + 2.0 * train.branch).tolist()
-    told = [one["targets"] for one in store.manifest.provenance["sources"] if "targets" in one]
-    assert told and not any("classes" in target for one in told for target in one.values())
 
 
 def test_statistics_of_a_branch_are_those_of_its_data_set_alone(store, tmp_path):

@@ -250,14 +250,14 @@ def test_bounds_are_checked_before_adios2_reads(stored):
         pos, edges = file.variable("trainset/pos"), file.variable("trainset/edge_index")
         out, rows = np.empty((2, 3), dtype=np.float32), pos.shape[0]
         pos.read_into(out, rows - 2)
-        for variable, into, place, said in (
-            (pos, out, (rows - 1,), "trainset/pos has .* rows, so rows"),
-            (pos, out, (-1,), "trainset/pos has .* rows, so rows"),
-            (edges, np.empty(3, edges.dtype), (0, 2), "has 2 rows and so no row"),
-            (edges, np.empty(3, edges.dtype), (0, -1), "has 2 rows and so no row"),
-            (pos, np.empty((2, 2), dtype=np.float32), (0,), "does not fit"),
-            (pos, np.empty((2, 3), dtype=np.float64), (0,), "does not fit"),
-            (pos, np.empty((3, 2), dtype=np.float32).T, (0,), "does not fit"),
+        for variable, into, place in (
+            (pos, out, (rows - 1,)),
+            (pos, out, (-1,)),
+            (edges, np.empty(3, edges.dtype), (0, 2)),
+            (edges, np.empty(3, edges.dtype), (0, -1)),
+            (pos, np.empty((2, 2), dtype=np.float32), (0,)),
+            (pos, np.empty((2, 3), dtype=np.float64), (0,)),
+            (pos, np.empty((3, 2), dtype=np.float32).T, (0,)),
         ):
-            with pytest.raises(StoreError, match=said):
+            with pytest.raises(StoreError, match="does not fit an array of"):
                 variable.read_into(into, *place)

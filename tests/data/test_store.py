@@ -179,7 +179,7 @@ def test_refuses_graphs_that_do_not_fit(graph, tmp_path, key, value, complaint):
 def test_refuses_weights_that_are_none(graph, tmp_path, weight):
     bad = graph(0)
     bad.loss_weight = torch.tensor(weight)
-    with pytest.raises(InputError, match=r"trainset: graph 0: loss_weight is not \[1, 1\] with a"):
+    with pytest.raises(InputError, match=r"trainset: graph 0: loss_weight .* not \[1, 1\] with a"):
         write_store(tmp_path / "s", {"trainset": [bad]})
 
 
@@ -192,8 +192,13 @@ GAP, ENERGY = Target(level="graph", dim=1), Target(level="node", dim=1)
         ({"trainset": 1}, {"batch_size": torch.ones(1)}, None, "'batch_size' is reserved"),
         ({"trainset": 1}, {"num_nodes": torch.ones(1)}, None, "'num_nodes' is reserved"),
         ({"trainset": 1}, {"a/b": torch.ones(1)}, None, "'a/b' has a slash"),
-        ({"trainset": 1}, {"dataset_name": torch.tensor([[-1]])}, None, "dataset_name is -1, but"),
-        ({"trainset": 1}, {"dataset_name": torch.ones(1)}, None, "dataset_name is float32 with 1"),
+        (
+            {"trainset": 1},
+            {"dataset_name": torch.tensor([[-1]])},
+            None,
+            r"is -1 \(int64",
+        ),
+        ({"trainset": 1}, {"dataset_name": torch.ones(1)}, None, r"is 1.0 \(float32"),
         ({"trainset": 1}, {"dataset_name": torch.tensor([[0, 1]])}, None, "2 values for 1 graph"),
         ({"trainset": 1, "": 1}, {}, None, "is no name for a split"),
         ({"trainset": 1, "a/b": 1}, {}, None, "is no name for a split"),

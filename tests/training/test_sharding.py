@@ -296,7 +296,6 @@ def test_rows_are_those_of_the_whole(rows, parts, others):
     [
         ({"strategy": "HYBRID_SHARD"}, {}, "needs group"),
         ({"strategy": "HYBRID_SHARD", "group": 3}, {}, "group = 3 does not divide 4 GCDs"),
-        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, {}, "write the strategy"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused(sharding, changes, words):

@@ -195,7 +195,7 @@ def _chosen(finding: Finding) -> list[Label]:
     usable: dict[tuple[str, str], Label] = {}
     for label in sorted(finding.labels, key=lambda label: "total" in label.key.lower()):
         if label.quantity and not _is_per_atom(label):
-            usable.setdefault((label.quantity, label.method), label)
+            usable.setdefault(quantity_of(label.key), label)
     unusable = {quantity_of(key): key for key in finding.unusable}
     methods = dict.fromkeys(method for _, method in (*usable, *unusable))
     known = [method for method in ("", *sorted(REFERENCES)) if method in methods]

@@ -4,13 +4,7 @@ Users' HydraGNN files are accepted unchanged. Keys this package does not honour 
 unless they change nothing here or hold the value that switches the feature off.
 """
 
-from hydragnn_flow.config.network.architecture import (
-    Architecture,
-    CommonArchitecture,
-    GraphHead,
-    NodeHead,
-    branched_heads,
-)
+from hydragnn_flow.config.network.architecture import Architecture
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
     NETWORK,
@@ -24,32 +18,16 @@ from hydragnn_flow.config.network.load import (
     write_network,
 )
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
-from hydragnn_flow.config.network.training import (
-    DDP,
-    Optimizer,
-    Scheduler,
-    Sharding,
-    Training,
-)
 from hydragnn_flow.plain_files import read_json
 
 __all__ = [
-    "DDP",
     "MPNN_TYPES",
     "NETWORK",
     "Architecture",
-    "CommonArchitecture",
     "EngineNetwork",
-    "GraphHead",
     "HydraNetwork",
     "NetworkConfig",
-    "NodeHead",
-    "Optimizer",
-    "Scheduler",
-    "Sharding",
-    "Training",
     "VariablesOfInterest",
-    "branched_heads",
     "engine_of",
     "load_network",
     "network_section",

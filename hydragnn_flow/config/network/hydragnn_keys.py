@@ -57,7 +57,6 @@ IGNORED: dict[str, dict[str, str]] = {
         "startfrom": "`start_from` of the run configuration names weights to begin with",
         "global_attn_redraw_interval": "a performer's random features are drawn once and kept",
     },
-    "Optimizer": {},
     "Batching": {},
 }
 # Keys that must hold a value that switches their feature off: reason and remedy.
@@ -81,7 +80,6 @@ REFUSED: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "epoch_start": ("running the same command again continues", "remove the key"),
     },
-    "Optimizer": {},
     "Batching": {
         "drop_last": ("every graph is trained on in every epoch", "remove the key"),
         "seed": ("the run's seed decides the order", "remove the key"),
@@ -97,7 +95,6 @@ _PLACES = {
     "Architecture": "Architecture",
     "Variables_of_interest": "Variables_of_interest",
     "Training": "Training",
-    "Optimizer": "Training.Optimizer",
     "Batching": "Training.Batching",
 }
 

@@ -20,7 +20,7 @@ from hydragnn_flow.config.base import Section, check_keys, explain, import_class
 from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
 from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, REFUSED, default_weights
-from hydragnn_flow.config.network.training import Scheduler, Sharding, Training
+from hydragnn_flow.config.network.training import DDP, Scheduler, Sharding, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
@@ -218,7 +218,7 @@ class NetworkConfig(Section):
             for name, section in _sections(training).items()
         }
         if training.is_sharded:
-            sections["ddp"] = None
+            sections["ddp"] = DDP()
         else:
             sections["Optimizer"] = _reset(training.Optimizer, ["use_zero_redundancy"])
         return self.model_copy(
@@ -238,7 +238,7 @@ class NetworkConfig(Section):
         for place, section in {"Training": training, **places}.items():
             if section is not None:
                 unread |= {f"{place}.{key}" for key in _unread(section) & section.model_fields_set}
-        if training.is_sharded and training.ddp is not None:
+        if training.is_sharded:
             unread |= {f"Training.ddp.{key}" for key in training.ddp.model_fields_set}
         if training.Optimizer.use_zero_redundancy and not training.is_sharded:
             unread.add("Training.Optimizer.use_zero_redundancy")
@@ -286,7 +286,7 @@ class HydraNetwork(NetworkConfig):
     def _zero_shards(self) -> HydraNetwork:
         training = self.Training
         is_asked = training.Optimizer.use_zero_redundancy and not training.task_parallel
-        if training.sharding is not None or not is_asked:
+        if "sharding" in training.model_fields_set or not is_asked:
             return self
         shards = {"sharding": Sharding(strategy="SHARD_GRAD_OP")}
         return self.model_copy(update={"Training": training.model_copy(update=shards)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,12 +28,6 @@ class Sharding(Section):
     group: int | None = Field(default=None, ge=2)
     """Number of GCDs that together hold one copy of the network, such as those of a node. Required
     with ``HYBRID_SHARD`` and ``HYBRID_SHARD_ZERO2``."""
-
-    removed: ClassVar = {
-        "prefetch": (("backward_pre",), "layers are always gathered ahead; remove it"),
-        "reshard_after_forward": ((), "write the strategy that does so, or remove it"),
-        "limit_all_gathers": ((True,), "fully_shard always limits them; remove it"),
-    }
 
     def _conflicts(self) -> Iterator[str]:
         if self.has_groups and self.group is None:
@@ -68,8 +62,6 @@ class Sharding(Section):
 
     def wrong_width(self, gcds: int) -> str:
         """Return why ``gcds`` GCDs cannot train the network, and a remedy; empty if they can."""
-        if gcds == 1 or not self.is_sharded:
-            return ""
         if gcds % self.replica(gcds):
             return (
                 f"Training.sharding.group = {self.group} does not divide {gcds} GCDs; choose one "
@@ -86,12 +78,6 @@ class DDP(Section):
 
     bucket_cap_mb: float = Field(default=25.0, gt=0)
     """Size of the buckets in which gradients are exchanged [MiB]."""
-
-    removed: ClassVar = {
-        "gradient_as_bucket_view": ((True,), "gradients are always stored once; remove it"),
-        "static_graph": ((False,), "the same parameters are used in every step; remove it"),
-        "comm_hook": (("none",), "gradients are exchanged as they are; remove it"),
-    }
 
 
 # HydraGNN's other names of the precisions.
@@ -119,11 +105,6 @@ class Optimizer(Section):
     use_zero_redundancy: bool = False
     """The same as ``sharding`` with the strategy ``SHARD_GRAD_OP``. It has no effect if
     ``sharding`` is given, and none with ``task_parallel`` or an engine."""
-
-    removed: ClassVar = {
-        "batch_scaling": (("none",), "write the learning_rate for the batch_size of the file"),
-        "reference_batch": ((), "write the learning_rate for the batch_size of the file"),
-    }
 
     @model_validator(mode="before")
     @classmethod
@@ -157,8 +138,6 @@ class Scheduler(Section):
     """ReduceLROnPlateau: number of epochs without improvement before the learning rate falls."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
-
-    removed: ClassVar = {"type: one_cycle": ((), "write cosine with warmup_epochs")}
 
 
 # A field of the same name would hide the class from pydantic.
@@ -244,16 +223,15 @@ class Training(Section):
     """Compile the gradient's kernels. With ``auto`` on CPUs, for trainings that this shortens."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` is autocast, with weights in fp32."""
-    sharding: Sharding | None = None
+    sharding: Sharding = Sharding()
     """Sharding of the network over GCDs. By default each GCD holds all of it."""
-    ddp: DDP | None = None
+    ddp: DDP = DDP()
     """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
     """Distribute the heads of data sets over GCDs. Each GCD computes the graphs of its data sets,
     and holds the whole encoder."""
 
     unused, refused = IGNORED["Training"], REFUSED["Training"]
-    removed: ClassVar = {"huber_delta": ((0.1,), "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
         """Return the section adapted to training steps of ``number`` batches instead of one.
@@ -278,7 +256,7 @@ class Training(Section):
     @property
     def is_sharded(self) -> bool:
         """True if several GCDs would each hold a shard of the network."""
-        return self.sharding is not None and self.sharding.is_sharded
+        return self.sharding.is_sharded
 
     def _conflicts(self) -> Iterator[str]:
         if self.task_parallel and self.is_sharded:

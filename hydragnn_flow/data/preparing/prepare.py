@@ -30,13 +30,13 @@ from hydragnn_flow.data.preparing.suspicious import (
     sentences,
 )
 from hydragnn_flow.data.preparing.tasks import (
+    PARTS,
     RECORD,
     SPLITS,
     Preparation,
     Progress,
     Workers,
     load_split,
-    save_parts,
     split_file,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
@@ -106,7 +106,8 @@ def use_in_place(
             f"data.in_place: the network reads encodings, and the graphs of the files have no "
             f"{missing[0]}, which a copy gets; leave in_place out, or add them to the files"
         )
-    save_parts(preparation.directory, parts)
+    described = [part.model_dump(mode="json") for part in parts]
+    write_json(preparation.directory / PARTS, described)
     chunks = [
         Chunk(role, files[number], start, stop, 0, number)
         for number, part in enumerate(parts)
@@ -217,12 +218,7 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, config, provenance, encodings)
-        found = store.manifest.provenance.get("suspicious", {})
-        if config.suspicious == "refuse" and "suspicious" not in store.manifest.provenance:
-            raise StoreError(
-                f"{path} was prepared when nobody looked for suspicious structures; delete it, or "
-                f"set data.suspicious to say"
-            )
+        found = store.manifest.provenance["suspicious"]
         check_refused(found, config.suspicious)
         _check_complete(config, masked_labels(store.manifest.lacking))
         _tell(found)
@@ -343,32 +339,17 @@ def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
     """Return all settings that determine a store's content, and a hash of its source files."""
-    if config.source is not None:
-        source: dict[str, Any] = {"source": _said(config.source.model_dump(mode="json"))}
-    else:
-        source = {"sources": [_said(one.to_dict()) for one in config.sources or ()]}
+    data = "source" if config.sources is None else "sources"
+    decisive = {data, "split", "dtypes", "in_place", "element_energies"}
     return {
-        **source,
-        "split": config.split.model_dump(mode="json"),
-        "dtypes": config.dtypes,
+        **config.model_dump(mode="json", include=decisive),
         "seed": seed,
         "cutoff": cutoff,
         "max_neighbours": max_neighbours,
         "inputs": fingerprint(config),
-        "in_place": config.in_place,
-        # Missing in older stores, and without effect on the graphs otherwise.
-        "leave_out_suspicious": config.suspicious == "leave_out" or None,
-        "leave_out_incomplete": config.missing == "leave_out" or None,
-        "element_energies": config.element_energies,
+        "leave_out_suspicious": config.suspicious == "leave_out",
+        "leave_out_incomplete": config.missing == "leave_out",
     }
-
-
-def _said(settings: Any) -> Any:
-    """Return settings without keys that older stores do not have, where they are empty."""
-    if not isinstance(settings, Mapping):
-        return settings
-    newer = ("types", "weight", "classes", "unit_in_file")
-    return {key: _said(one) for key, one in settings.items() if one or key not in newer}
 
 
 def _reuse(path: Path, config: DataConfig, asked: Mapping[str, Any], encodings: int) -> GraphStore:

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array, diags_array
 
 from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.config.units import conversion
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import Column, edge_lengths, global_edges
 from hydragnn_flow.data.store.manifest import ENERGY, GRAPH_ATTR, Target
 from hydragnn_flow.data.store.origins import where_of
 from hydragnn_flow.data.store.statistics import are_isolated, atomic_numbers, target_array
@@ -70,7 +70,7 @@ def survey(
             largest = np.maximum.reduceat(np.abs(values).max(axis=1), starts)
         else:
             largest = values[:, 0] if target.dim == 1 else np.abs(values).max(axis=1)
-        found[f"label {name}"] = largest / atoms if _is_sum(name, target) else largest
+        found[f"label {name}"] = largest / atoms if target.is_sum(name) else largest
     if (slope := _slopes(columns, targets, numbers)) is not None:
         found["slope"] = slope
     if hashes:
@@ -80,13 +80,6 @@ def survey(
             same ^= np.array([zlib.crc32(row.tobytes()) for row in rows], dtype=np.uint64)
         found["copy"] = same
     return found
-
-
-def _is_sum(name: str, target: Target) -> bool:
-    if target.level == "node":
-        return False
-    by_name = name == ENERGY and "atom" not in target.unit.lower()
-    return by_name if target.extensive is None else target.extensive
 
 
 def _composition(numbers: NDArray[np.int64], atoms: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -107,12 +100,8 @@ def _distances(
     atoms without an edge, 0 for a single atom.
     """
     nodes, edges = columns["x"], columns["edge_index"]
-    senders, receivers = edges.values + np.repeat(nodes.starts(), edges.counts)
-    pos = columns["pos"].values
-    vectors = pos[receivers] - pos[senders]
-    if "edge_shifts" in columns:
-        vectors = vectors + columns["edge_shifts"].values
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    senders, receivers = global_edges(columns)
+    lengths = edge_lengths(columns, senders, receivers)
     radii = covalent_radii.astype(np.float32)[numbers]
     ratios = lengths / (radii[senders] + radii[receivers])
     ratios[(lengths == 0) & (senders == receivers)] = np.inf  # loops of other programs
@@ -144,7 +133,7 @@ def _slopes(
     or the work is lost in the energy's last digits. The result is None without both labels.
     """
     energy, forces = targets.get(ENERGY), targets.get("forces")
-    if numbers is None or not (energy and forces and _is_sum(ENERGY, energy)):
+    if numbers is None or not (energy and forces and energy.is_sum(ENERGY)):
         return None
     factor = conversion(forces.unit, f"{energy.unit}/Å")
     atoms, force = columns["x"].counts, target_array(columns["forces"].values, forces)
@@ -248,7 +237,7 @@ def judge(folders: Sequence[Path], records: Sequence[Mapping[str, Any]], treatme
         for i in np.flatnonzero(check.excess > 0).tolist():
             task = int(np.searchsorted(ends, i, side="right"))
             of_task[task].setdefault(check.target, []).append(i - int(starts[task]))
-            value = label[i] * (seen["atoms"][i] if _is_sum(check.target, target) else 1)
+            value = label[i] * (seen["atoms"][i] if target.is_sum(check.target) else 1)
             known = float(value) if (target.level, target.dim) == ("graph", 1) else None
             labels.setdefault(i, {})[check.target] = known, check.why(i)
     return Doubts(most > 0, of_task, labels, found)
@@ -310,14 +299,14 @@ def _of_labels(seen: Mapping[str, NDArray[Any]], targets: Mapping[str, Target]) 
     # Levels of theory differ between data sets.
     branches = [seen["branch"] == branch for branch in np.unique(seen["branch"])]
     for name, target in targets.items():
-        unit = f"{target.unit}/atom" if _is_sum(name, target) else target.unit
+        unit = f"{target.unit}/atom" if target.is_sum(name) else target.unit
         for of_branch in branches:
             label = seen[f"label {name}"]
             mine = of_branch & np.isfinite(label)
             if mine.sum() < 10:
                 continue
             is_energy = (name, target.level) == (ENERGY, "graph")
-            if "kinds" in seen and (is_energy or _is_sum(name, target)):
+            if "kinds" in seen and (is_energy or target.is_sum(name)):
                 mine, about = mine & ~seen["isolated"], "what its elements add up to"
                 usual = _of_elements(label, mine, seen)
             else:

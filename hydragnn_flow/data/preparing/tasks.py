@@ -57,18 +57,9 @@ from hydragnn_flow.data.store.origins import Origin, save_origins
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.files import write_json
 
-_PARTS = "parts.json"
-
-
-def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
-    """Write the manifests of data sets used in place to a file that the tasks read.
-
-    A data set used in place is read from its own files, without a copy in the store. ``tasks`` is
-    the directory of the preparation.
-    """
-    write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
+PARTS = "parts.json"
+"""File of the data in place of each data set, as their manifests describe them."""
 
 
 def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edges: bool) -> None:
@@ -89,7 +80,7 @@ def _part(tasks: Path, number: int) -> GraphStore:
 
     Later tasks of this process get the same object, as its index may take a minute.
     """
-    values = json.loads((tasks / _PARTS).read_text(encoding="utf-8"))[number]
+    values = json.loads((tasks / PARTS).read_text(encoding="utf-8"))[number]
     return GraphStore(tasks / str(number), Manifest(**values), "random")
 
 

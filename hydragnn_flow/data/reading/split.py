@@ -226,8 +226,7 @@ class GraphSplit:
 
         The value is None if it is not a single number.
         """
-        has = self._origins is not None and MASKED in self._origins.column_names
-        told = self._origins[MASKED].to_pylist() if has else ()
+        told = () if self._origins is None else self._origins[MASKED].to_pylist()
         return {graph: json.loads(text) for graph, text in enumerate(told) if text}
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -69,13 +69,14 @@ class CsvTables(StructureSource[CsvSource]):
     def files(self) -> list[Path]:
         """Return the CSV tables, and the structure files that their rows name."""
         tables = super().files()
-        named = (self._path(row, table) for table in tables for _, row in rows_of(table))
+        column = self._section.structure
+        named = (_path(row.get(column), table) for table in tables for _, row in rows_of(table))
         return [*tables, *(path for path in named if path is not None)]
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         n, faults = 0, list[str]()
         for origin, row in rows_of(file):
-            path = self._path(row, file)
+            path = _path(row.get(self._section.structure), file)
             if path is not None and not path.is_file():
                 faults.append(
                     f"{origin} names {path}, which is not a file; correct the path, which starts "
@@ -87,9 +88,6 @@ class CsvTables(StructureSource[CsvSource]):
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found | InputError]:
         return _structures(file, self._section.structure, start, stop)
-
-    def _path(self, row: Mapping[str, str | None], file: Path) -> Path | None:
-        return _path(row.get(self._section.structure), file)
 
 
 def count_rows(file: Path) -> int:

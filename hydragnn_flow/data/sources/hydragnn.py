@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,6 @@ class HydragnnSource(SourceSection):
     outputs: VariablesOfInterest | None = None
     """Outputs in HydraGNN's packed `y`, in the form of `Variables_of_interest`. By default those of
     the network."""
-
-    removed: ClassVar = {"output_dim": ((), "write outputs, or name them in the network")}
 
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
         """Return the section, completed by the network's outputs in HydraGNN's packed array ``y``.

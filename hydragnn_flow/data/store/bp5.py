@@ -48,8 +48,6 @@ class Bp5Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.exists():
-            raise StoreError(f"{path} exists; choose another name or delete it first")
         self._context = adios.ADIOS()
         self._io = self._context.DeclareIO("write")
         self._io.SetEngine("BP5")
@@ -265,27 +263,17 @@ class Bp5Variable:
         StoreError
             If the selection reaches past the end, or the bytes cannot be read.
         """
-        count = len(out)
         if row is None:
             extent, rest = self.shape[0], self.shape[1:]
             selection = [start, *self._zeros], list(out.shape)
         else:
-            if not 0 <= row < self.shape[0]:
-                raise StoreError(
-                    f"{self._name} has {self.shape[0]} rows and so no row {row}; "
-                    "correct the selection"
-                )
-            extent, rest = self.shape[1], ()
-            selection = [row, start], [1, count]
-        if start < 0 or start + count > extent:
-            raise StoreError(
-                f"{self._name} has {extent} rows, so rows {start} to {start + count - 1} cannot be "
-                "read; correct the selection"
-            )
-        if out.shape[1:] != rest or out.dtype != self.dtype or not out.flags.c_contiguous:
+            extent, rest = self.shape[1] if 0 <= row < self.shape[0] else 0, ()
+            selection = [row, start], [1, len(out)]
+        fits = out.shape[1:] == rest and out.dtype == self.dtype and out.flags.c_contiguous
+        if not fits or not 0 <= start <= extent - len(out):
             raise StoreError(
                 f"{self._name} is {self.dtype}, {list(self.shape)}, and does not fit an array of "
-                f"{out.dtype}, {list(out.shape)}; read it as it is stored"
+                f"{out.dtype}, {list(out.shape)}, from {selection[0]} on; read it as it is stored"
             )
         if out.size == 0:  # ADIOS2 fails on a Get of nothing
             return

@@ -186,26 +186,6 @@ def alone(path: Path, work: Work) -> Iterator[Path]:
         yield building
 
 
-def commit(staging: Path, path: Path) -> None:
-    """Rename a store's finished directory to ``path``, after forcing all its files to disk.
-
-    Raises
-    ------
-    StoreError
-        If the directory cannot be renamed, as when another writer was faster; the directory of that
-        writer is kept.
-    """
-    fsync_tree(staging)
-    try:
-        staging.rename(path)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be put in place ({error.strerror}); "
-            "choose another name or delete what is there"
-        ) from error
-    fsync_path(path.parent)
-
-
 def cannot_write(path: Path, error: OSError) -> StoreError:
     """Return the StoreError for a path that cannot be written, as on a full disk."""
     return StoreError(

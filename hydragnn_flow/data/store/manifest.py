@@ -66,6 +66,16 @@ class Target(_Record):
         classes = f", classes {', '.join(self.classes)}" if self.classes else ""
         return f"{self.dim} per {self.level} in {self.unit or 'unknown units'}{classes}"
 
+    def is_sum(self, name: str) -> bool:
+        """Return True if labels of this target, called ``name``, are sums over the atoms.
+
+        A target that does not say so is one if it is an energy that is not given per atom.
+        """
+        if self.level == "node":
+            return False
+        by_name = name == ENERGY and not _BY_ATOM.search(self.unit)
+        return by_name if self.extensive is None else self.extensive
+
     def sizes_of(self, residuals: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return sizes of residuals [...]: absolute, or squared for probabilities of classes.
 
@@ -339,11 +349,7 @@ class Manifest(_Record):
         target ``energy`` is a sum, unless its unit is one per atom.
         """
         known = self.targets.get(target)
-        if known is None or known.level == "node":
-            return False
-        if known.extensive is not None:
-            return known.extensive
-        return target == ENERGY and not _BY_ATOM.search(known.unit)
+        return known is not None and known.is_sum(target)
 
     @model_validator(mode="after")
     def _adds_up(self) -> Manifest:
@@ -401,9 +407,7 @@ def load_manifest(store: Path) -> Manifest:
     try:
         return Manifest.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(str(name) for name in first["loc"])
-        raise StoreError(f"{path}: {key or 'file'}: {first['msg']}: {again}") from None
+        raise StoreError(f"{explain(error, path)}: {again}") from None
 
 
 def kept_manifest(path: Path) -> Manifest:

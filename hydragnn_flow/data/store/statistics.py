@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import BRANCH, TRAIN, WEIGHT
-from hydragnn_flow.data.columns import Column
+from hydragnn_flow.data.columns import Column, global_edges
 from hydragnn_flow.data.store.manifest import (
     ENERGY,
     BranchStatistics,
@@ -140,7 +140,9 @@ class Accumulator:
                 self._lacking[split, name] += len(np.unique(graph[missing]))
         if split != TRAIN:
             return
-        self.degrees = _added(self.degrees, np.bincount(_in_degrees(columns)))
+        _, receivers = global_edges(columns)
+        in_degrees = np.bincount(receivers, minlength=len(columns["x"].values))
+        self.degrees = _added(self.degrees, np.bincount(in_degrees))
         weights = np.ones(len(atoms))
         if WEIGHT in columns:
             weights = columns[WEIGHT].values.reshape(-1).astype(np.float64)
@@ -190,7 +192,9 @@ class Accumulator:
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
         of_atoms = self.elements is not None
-        together = self._together()
+        together = _Labels(self._targets)
+        for _, labels in sorted(self._labels.items()):
+            together.merge(labels)
         by_branch = {
             branch: BranchStatistics(
                 graphs=labels.graphs,
@@ -206,12 +210,6 @@ class Accumulator:
             by_branch=by_branch,
             **together.statistics(of_atoms, references if len(references) == 1 else ()),
         )
-
-    def _together(self) -> _Labels:
-        found = _Labels(self._targets)
-        for _, labels in sorted(self._labels.items()):
-            found.merge(labels)
-        return found
 
 
 class _Labels:
@@ -464,14 +462,6 @@ def are_isolated(columns: Mapping[str, Column]) -> NDArray[np.bool_]:
 def target_array(values: NDArray[Any], target: Target) -> NDArray[np.float64]:
     """Return the values of a target as float64, [n_graphs or n_atoms, dim]."""
     return np.asarray(values, dtype=np.float64).reshape(-1, target.dim)
-
-
-def _in_degrees(columns: Mapping[str, Column]) -> NDArray[np.int64]:
-    """Return the number of edges that arrive at each atom, [n_atoms]."""
-    edges, nodes = columns["edge_index"], columns["x"]
-    receivers = np.asarray(edges.values[1], dtype=np.int64)
-    global_receivers = receivers + np.repeat(nodes.starts(), edges.counts)
-    return np.bincount(global_receivers, minlength=int(nodes.counts.sum()))
 
 
 def _added(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from torch.nn.functional import smooth_l1_loss
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
-from hydragnn_flow.config.network import Training
+from hydragnn_flow.config.network.training import Training
 from hydragnn_flow.config.sources import TRAIN, WEIGHT
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.store.manifest import LabelStatistics

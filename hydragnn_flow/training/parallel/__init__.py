@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hydragnn_flow.config.network import DDP, Training
+from hydragnn_flow.config.network.training import DDP, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel
 from hydragnn_flow.training.distributed import World
@@ -14,7 +14,7 @@ from hydragnn_flow.training.parallel.alone import Parallel, Replicated
 from hydragnn_flow.training.parallel.division import Division, division_of
 from hydragnn_flow.training.parallel.task_parallel import TaskParallel
 
-__all__ = ["Division", "Parallel", "division_of", "parallel"]
+__all__ = ["DDP", "Division", "Parallel", "division_of", "parallel"]
 
 
 def parallel(
@@ -54,10 +54,10 @@ def parallel(
             dist.broadcast(tensor, 0)
         return Parallel(alike)
     foreign = isinstance(model, EngineModel)
-    ddp = settings.ddp or DDP()
+    ddp = settings.ddp
     if division is not None:
         return TaskParallel(model, ddp, division, world, device)
-    if settings.sharding is None or not settings.sharding.is_sharded:
+    if not settings.is_sharded:
         return Replicated(model.to(device), ddp, foreign=foreign)
     if foreign:
         raise InputError(

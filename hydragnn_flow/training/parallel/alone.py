@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hydragnn_flow.config.network import DDP
+from hydragnn_flow.config.network.training import DDP
 from hydragnn_flow.training.checkpoints.checkpoint import Rows
 
 

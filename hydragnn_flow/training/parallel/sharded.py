@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from hydragnn_flow.config.network import Sharding
+from hydragnn_flow.config.network.training import Sharding
 from hydragnn_flow.models import PropertyModel
 from hydragnn_flow.training.checkpoints.checkpoint import ROWS, Rows, divided
 from hydragnn_flow.training.distributed import World

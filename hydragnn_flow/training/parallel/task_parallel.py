@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hydragnn_flow.config.network import DDP
+from hydragnn_flow.config.network.training import DDP
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.heads import BranchedHeads
 from hydragnn_flow.training.checkpoints.checkpoint import OWN, Rows
