@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -230,12 +230,33 @@ class RecordedSteps:
         loss, norm = self._taken.clone().unbind()
         return loss, norm
 
-    def prepare(self, filled: FilledBatch) -> None:
-        """Compile and record the gradient of a batch's size, before steps are timed."""
-        self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
-        with self._same_numbers():
-            self._add_filled(filled)
-        torch._foreach_zero_([self._loss, self._gradient])
+    def compile(
+        self, batches: Iterable[FilledBatch | None], deadline: float | None, *, compares: bool
+    ) -> None:
+        """Compile and record the gradient of each batch's size, before steps are timed.
+
+        Parameters
+        ----------
+        batches
+            Two batches of each size; None for a batch of another one.
+        deadline
+            Time of :func:`time.monotonic` at which the segment ends; None if it does not.
+        compares
+            True to take ordinary steps if compiled ones are slower.
+        """
+        for filled in batches:
+            # A size may take two minutes, in which nothing can stop the segment.
+            if deadline is not None and time.monotonic() + 600 > deadline:
+                self.refuse("the deadline is too near to compile")
+                break
+            if filled is not None:
+                self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
+                with self._same_numbers():
+                    self._add_filled(filled)
+                torch._foreach_zero_([self._loss, self._gradient])
+        ordinary, compiled = map(sum, self.seconds)
+        if compares and compiled > ordinary:
+            self.refuse(f"compiled, they take {compiled / ordinary:.1f} times as long")
 
     def _set(self, rate: float, weight: float, counts: Counts) -> None:
         """Send the settings of a step to the device."""

@@ -19,8 +19,6 @@ TRAINING, EVALUATION = "training", "evaluation"
 """Purposes of batches, each of which has sizes of its own."""
 # Fewest batches for each size, as its recording takes the time of four or five ordinary steps.
 _WORTH_IT = 16
-# Time to compile the kernels of one size [CPU s], at most; half of it is usual.
-_COMPILED = 120.0
 
 
 class Size(NamedTuple):
@@ -75,34 +73,6 @@ def choose_sizes(batches: Ints, largest: int, number: int, most: int = 6) -> lis
             sizes.add(_size_of(ordered[ends[first] : ends[last + 1]], largest))
             last = first - 1
     return sorted(sizes, key=lambda size: size.edges)
-
-
-def sizes_to_compile(
-    batches: Ints, largest: int, number: int, left: int, seconds: float, speed: float
-) -> list[Size]:
-    """Choose the sizes whose compiled kernels save the most time; none if that is too little.
-
-    Parameters
-    ----------
-    batches, largest, number
-        Batches of the whole training, as in :func:`choose_sizes`.
-    left
-        Number of batches to come, in which compiling has to pay.
-    seconds
-        Measured time of an ordinary gradient, divided by the edges of its batch [s].
-    speed
-        Speed of compiled over ordinary gradients of the same size.
-    """
-    own, best, most, pays = batches[:, 2], list[Size](), 0.0, False
-    for sizes in (choose_sizes(batches, largest, number, count) for count in range(1, 7)):
-        if sizes:
-            edges = np.array([size.edges for size in sizes])
-            filled = edges[np.searchsorted(edges, own).clip(max=len(edges) - 1)]
-            saved = seconds * float(np.mean(own - filled / speed))
-            cost = _COMPILED * len(sizes)
-            if number * saved - cost > most:
-                best, most, pays = sizes, number * saved - cost, left * saved > cost
-    return best if pays else []
 
 
 def rows_of(split: Sizes, batches: Sequence[Ints]) -> Ints:
