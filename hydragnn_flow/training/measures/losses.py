@@ -30,7 +30,7 @@ from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.branches import branch_of_graph, sum_by
-from hydragnn_flow.models.geometry import STRESS, VOIGT, VOIGT_PLACES
+from hydragnn_flow.models.geometry import STRESS, VOIGT, in_voigt
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.training.distributed import World
 
@@ -217,9 +217,6 @@ def _stress_rms(statistics: LabelStatistics) -> float:
 def _normalised(weights: list[float]) -> list[float]:
     total = sum(abs(weight) for weight in weights)
     return [weight / total for weight in weights]
-
-
-__all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
 
 @dataclass(frozen=True)
@@ -466,11 +463,8 @@ def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
     order.
     """
     labels: Tensor = batch[target].to(like)
-    if target == STRESS and labels.numel() == 9 * len(like):
-        tensor = labels.view(len(like), 9)
-        # Indexing with a list would copy the list to the device in every step.
-        return torch.stack([tensor[:, at] for at in VOIGT_PLACES], dim=1)
-    return labels.view_as(like)
+    is_tensor = target == STRESS and labels.numel() == 9 * len(like)
+    return in_voigt(labels) if is_tensor else labels.view_as(like)
 
 
 def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
