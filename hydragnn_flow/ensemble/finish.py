@@ -97,19 +97,9 @@ def weigh_members(
     asked, median
         Value of `ensemble.aggregation`, and True if ``auto`` may choose the median.
     """
-    residuals, shares = criterion.residuals(predictions, labels, n_atoms, branch)
+    residuals, shares, structure = criterion.residuals(predictions, labels, n_atoms, branch)
     judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
-    # The fold of each residual is computed like the residuals, so that their order is the same.
-    by_row = {
-        name: (fold if len(values) == len(fold) else np.repeat(fold, n_atoms))[:, None]
-        + np.zeros(values.shape)
-        for name, values in labels.items()
-    }
-    nothing = {name: np.where(np.isfinite(values), 0.0, np.nan) for name, values in labels.items()}
-    one = {name: values[None] for name, values in by_row.items()}
-    not_divided = replace(criterion, per_atom=frozenset())
-    folds, _ = not_divided.residuals(one, nothing, n_atoms, branch)
-    return combine_best(judged, folds[0].astype(np.int64), asked, median)
+    return combine_best(judged, fold[structure], asked, median)
 
 
 def combine_best(
