@@ -228,15 +228,8 @@ class Trainer:
             began = time.monotonic()
             while not self.is_finished:
                 train_loss = self._train_epoch(monitor)
-                start = time.monotonic()
-                outputs = Outputs()
                 with self.averaged() as model:
-                    val_loss, metrics = self.evaluate(
-                        model, self.val, lambda: self._check_stop(monitor), outputs
-                    )
-                    monitor.evaluated(time.monotonic() - start)
-                    if self._finish_epoch(train_loss, val_loss, metrics):
-                        self._outputs = outputs
+                    self._validate(model, monitor, partial(self._finish_epoch, train_loss))
                 if self.world.is_first:
                     epoch_ended(self._last_epoch(time.monotonic() - began))
                 if not self.is_finished and monitor.save_is_due(within_epoch=False):
@@ -769,10 +762,29 @@ class Trainer:
             progress = self.progress
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
-    def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
+    def _validate(
+        self,
+        model: nn.Module,
+        monitor: TrainingMonitor,
+        are_best: Callable[[float, float, dict[str, float]], bool],
+    ) -> None:
+        """Evaluate a model's weights, and keep their predictions if they are the best so far.
+
+        ``are_best`` tells that from the validation loss, the criterion, and the errors by name.
+        """
+        start, outputs = time.monotonic(), Outputs()
+        val_loss, metrics = self.evaluate(
+            model, self.val, lambda: self._check_stop(monitor), outputs
+        )
+        monitor.evaluated(time.monotonic() - start)
+        if are_best(val_loss, self.criterion.of_metrics(metrics), metrics):
+            self._outputs = outputs
+
+    def _finish_epoch(
+        self, train_loss: float, val_loss: float, error: float, metrics: dict[str, float]
+    ) -> bool:
         """Record a validated epoch; return whether its weights are the best so far."""
         progress = self.progress
-        error = self.criterion.of_metrics(metrics)
         if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
@@ -792,14 +804,7 @@ class Trainer:
         if self.spec.kind != "member" or progress.ended == progress.epoch:
             return
         if self.average.decay:
-            start, outputs = time.monotonic(), Outputs()
-            val_loss, metrics = self.evaluate(
-                self.model.eval(), self.val, lambda: self._check_stop(monitor), outputs
-            )
-            monitor.evaluated(time.monotonic() - start)
-            error = self.criterion.of_metrics(metrics)
-            if self._compare(val_loss, error, metrics):
-                self._outputs = outputs
+            self._validate(self.model.eval(), monitor, self._compare)
         progress.ended = progress.epoch
         self._unsaved = True
 

@@ -297,7 +297,7 @@ class Loss:
         """
         means = [
             values.sum().double() / (getattr(counts, elements) * values.shape[1])
-            for values, elements in self.term_values(outputs, batch)
+            for values, elements, *_ in self.term_values(outputs, batch)
         ]
         # DDP waits for a gradient of every parameter, so other outputs are added with factor 0. Not
         # forces: they use the energy's parameters, and would cost a second derivative.
@@ -311,11 +311,12 @@ class Loss:
 
     def term_values(
         self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
-    ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
+    ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"], Tensor, Tensor | None]]:
         """Yield for each loss term the loss of its elements, and the count that divides their sum.
 
         The losses are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The count is ``graphs`` or
-        ``atoms``: the sum is divided by that number of the global batch, times ``dim``.
+        ``atoms``: the sum is divided by that number of the global batch, times ``dim``. After these
+        come the labels, and the branch of each row, None if there is one branch.
 
         Parameters
         ----------
@@ -332,8 +333,8 @@ class Loss:
         each = zip(self.terms, self._scales, self._row_weights[judging], strict=True)
         for term, scale, weights in each:
             output = outputs[term.target]
-            labels = reference(batch, term.target, output)
-            known = labels.isfinite() if term.masked or is_filled else None
+            labels = given = reference(batch, term.target, output)
+            known = given.isfinite() if term.masked or is_filled else None
             if known is not None:  # a product with 0 would leave NaN
                 labels = torch.where(known, labels, 0.0)
             residual = output - labels
@@ -363,7 +364,7 @@ class Loss:
                 values = values * of_rows.to(values.dtype)
             if known is not None:
                 values = torch.where(known, values, 0.0)
-            yield values, self._elements[term.level]
+            yield values, self._elements[term.level], given, of_row
 
     def total(self, means: Tensor) -> Tensor:
         """Return the training loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
@@ -390,14 +391,8 @@ class Loss:
             Sums of losses, numbers of labels, and numbers of labels with those that are missing,
             ``[3, n_terms, n_branches]`` float64.
         """
-        of_graph = branch_of_graph(batch, self._n_branches)
         found = []
-        values_of_terms = self.term_values(outputs, batch, judging=True)
-        for term, (values, _) in zip(self.terms, values_of_terms, strict=True):
-            labels = reference(batch, term.target, outputs[term.target])
-            of_row = of_graph
-            if of_graph is not None and term.level == "node":
-                of_row = of_graph.index_select(0, batch.batch)
+        for values, _, labels, of_row in self.term_values(outputs, batch, judging=True):
             each = (values, labels.isfinite(), ~labels.isinf())  # infinite ones are padding
             found.append(torch.stack([sum_by(one, of_row, self._n_branches) for one in each]))
         return torch.stack(found, dim=1)
