@@ -70,39 +70,6 @@ class Combination:
     """Criterion of each member alone, ``[n_members]``."""
 
 
-def weigh_members(
-    criterion: Criterion,
-    predictions: Mapping[str, Floats],
-    labels: Mapping[str, Floats],
-    n_atoms: NDArray[np.int64],
-    branch: NDArray[np.int64] | None,
-    fold: NDArray[np.int64],
-    asked: Aggregation | Literal["auto"],
-    median: bool,
-) -> Combination:
-    """Choose how to combine the predictions of trained members: by which weights, or by median.
-
-    This function computes the residuals of the predictions, and :func:`combine_best` chooses.
-
-    Parameters
-    ----------
-    criterion
-        Criterion by which members and their combinations are compared.
-    predictions
-        Predictions ``[n_members, n, d]`` by name of the target.
-    labels
-        True values ``[n, d]`` by name of the target.
-    n_atoms, branch, fold
-        Number of atoms, number of the branch (heads for one data set) and index of the fold of each
-        structure, ``[n_structures]`` each; ``branch`` is None if there is only one branch.
-    asked, median
-        Value of `ensemble.aggregation`, and True if ``auto`` may choose the median.
-    """
-    residuals, shares, structure = criterion.residuals(predictions, labels, n_atoms, branch)
-    judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
-    return combine_best(judged, fold[structure], asked, median)
-
-
 def combine_best(
     judged: Judged, folds: NDArray[np.int64], asked: Aggregation | Literal["auto"], median: bool
 ) -> Combination:
@@ -271,13 +238,10 @@ def finish_ensemble(
         for name, values in known.items()
         if name in store.manifest.targets  # excludes noise, and forces without labels
     }
-    combined = weigh_members(
-        criterion,
-        known,
-        {name: labels[name] for name in criterion.targets},
-        split.n_atoms,
-        split.branch,
-        fold,
+    residuals, shares, structure = criterion.residuals(known, labels, split.n_atoms, split.branch)
+    combined = combine_best(
+        Judged(np.asarray(residuals), np.asarray(shares), criterion.power),
+        fold[structure],
         config.aggregation,
         median=not network.Architecture.enable_interatomic_potential,
     )
