@@ -34,7 +34,8 @@ from hydragnn_flow.files import sweep, whole_directory, write_json
 from hydragnn_flow.models.kernels.multilinear import tracing
 from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.plan.sizes import Ints, Size, choose_sizes
+from hydragnn_flow.training.filled import Size, choose_sizes
+from hydragnn_flow.training.plan.batching import Ints
 
 Compute = Callable[[], list[Tensor]]
 

@@ -26,12 +26,11 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.training.compiled import Compute, compiled
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import FilledBatch, Filler
+from hydragnn_flow.training.filled import FilledBatch, Filler, Size
 from hydragnn_flow.training.loading import moved, sent
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import give_back_memory, out_of_memory
 from hydragnn_flow.training.optimizers import Average
-from hydragnn_flow.training.plan.sizes import Size
 from hydragnn_flow.training.state import random_state, set_random_state
 
 _logger = logging.getLogger(__name__)

@@ -31,28 +31,25 @@ from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
 from hydragnn_flow.training.compiled import FirstBatches, sizes_that_pay
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import FilledBatch, Filler
+from hydragnn_flow.training.filled import (
+    EVALUATION,
+    TRAINING,
+    FilledBatch,
+    Filler,
+    Size,
+    choose_sizes,
+    rows_of,
+)
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
-from hydragnn_flow.training.optimizers import (
-    Average,
-    Schedule,
-    make_optimizer,
-)
+from hydragnn_flow.training.optimizers import Average, Schedule, make_optimizer
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
-from hydragnn_flow.training.plan.sizes import (
-    EVALUATION,
-    TRAINING,
-    Size,
-    choose_sizes,
-    rows_of,
-)
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.recorded import (
     RECORDERS,
