@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +31,6 @@ from hydragnn_flow.training.loading import moved, sent
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import give_back_memory, out_of_memory
 from hydragnn_flow.training.optimizers import Average
-from hydragnn_flow.training.state import random_state, set_random_state
 
 _logger = logging.getLogger(__name__)
 
@@ -382,14 +381,10 @@ class RecordedSteps:
         self.replayed += 1
         return True
 
-    @contextmanager
-    def _same_numbers(self) -> Iterator[None]:
-        """Context manager: what is computed within leaves later random numbers as they were."""
-        before = random_state(self._device)
-        try:
-            yield
-        finally:
-            set_random_state(before, self._device)
+    def _same_numbers(self) -> AbstractContextManager[None]:
+        """Context manager: run something without changing the random numbers to come."""
+        devices = [] if self._device.type == "cpu" else [self._device]
+        return torch.random.fork_rng(devices, device_type=self._device.type)
 
     def _recorded(self, filled: FilledBatch, place: _Place) -> float:
         """Record the gradient at a new place; return how far it differs for the batch there."""
