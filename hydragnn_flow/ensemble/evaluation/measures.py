@@ -247,9 +247,8 @@ class TargetMeasures:
     flagged: int
     """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
-    """Estimates by the names of :func:`measure`, or of :func:`measure_classes`. If structures are
-    flagged, also ``mae_flagged`` (of classes ``accuracy_flagged``) for the flagged structures and
-    ``mae_unflagged`` for the others."""
+    """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
+    (of classes ``accuracy_flagged``) for these, and ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the measures to a dict for JSON; undefined numbers become None."""
