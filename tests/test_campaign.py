@@ -213,7 +213,7 @@ def test_ensemble_json(finished):
     assert values == [record.number for record in ranked[:MEMBERS]]
     table = pd.read_parquet(finished / "predictions" / "test.parquet")
     holds = table["energy"].between(table["energy_lo"], table["energy_hi"])
-    assert summary["test"]["energy"]["coverage"] == pytest.approx(holds.mean())
+    assert summary["errors"]["energy per atom"]["coverage"] == pytest.approx(holds.mean())
 
 
 # Commands of the pages that look at a run. What trains, waits or needs a cluster is only checked to

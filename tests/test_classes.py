@@ -21,7 +21,7 @@ from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.sources.labels import one_hot, why_missing
 from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
-from hydragnn_flow.ensemble.evaluation.measures import measure_classes
+from hydragnn_flow.ensemble.evaluation.measures import measure
 from hydragnn_flow.ensemble.predictions.files import write_predictions
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.ensemble.uncertainty.calibration import fit_temperature
@@ -251,7 +251,7 @@ def test_an_ensemble_of_classes_is_measured_calibrated_and_told_of(run, tmp_path
     assert "mae" in measures["size"].measures
     summary = read_summary(run)
     assert summary["calibration"]["kind"]["temperature"] > 0
-    assert summary["test"]["kind"].keys() >= {"brier_ensemble", "brier_best_member"}
+    assert summary["errors"]["kind Brier score"]["coverage"] is None
     frame = errors_frame(summary).set_index("")
     assert frame.loc["AUC", "kind Brier score"] and not frame.loc["AUC", "size [Å]"]
     assert "%" not in frame.loc["80 % interval holds", "kind Brier score"]
@@ -313,7 +313,7 @@ def test_measures_of_classes_are_those_of_scikit_learn(n_classes):
     found = rng.dirichlet(np.ones(n_classes), 300) + 0.3 * np.eye(n_classes)[label]
     found = np.round(found / found.sum(axis=1, keepdims=True), 1 if n_classes == 2 else 6)
     sample = pd.DataFrame(found).assign(label=label, structure=np.arange(300))
-    measured = measure_classes(sample)
+    measured = measure(sample)
     score = found[:, 1] if n_classes == 2 else found / found.sum(axis=1, keepdims=True)
     area = roc_auc_score(label, score, multi_class="ovr")
     largest, hits = found.max(axis=1), found.argmax(axis=1) == label

@@ -62,13 +62,14 @@ def outcomes(name: str, seed: int, run: Path) -> list[Outcome]:
     nodes_file = run / "predictions" / "test_nodes.parquet"
     nodes = pd.read_parquet(nodes_file) if nodes_file.exists() else None
     found = []
-    for target, about in summary["test"].items():
+    for label, about in summary["errors"].items():
+        target = about["target"]
         of_forces = target == "forces"
         table = nodes if of_forces else graphs
         assert table is not None
         scale: float | Floats = 1.0
-        unit = about["unit"]
-        if "mae_per_atom_ensemble" in about:
+        unit = table.attrs["units"]["forces_x" if of_forces else target]
+        if label.endswith(" per atom"):
             assert nodes is not None  # potentials have forces
             atoms = nodes.groupby("graph_id").size().reindex(graphs["graph_id"]).to_numpy()
             scale, unit = 1 / atoms[:, None], f"{unit}/atom"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from hydragnn_flow.campaign.setup.stores import segment_of_run
@@ -242,7 +243,8 @@ def profiler(
                     "the run directory must be on a file system that the nodes share with this one",
                 )
                 copy_file(spec.trace, trace)
-            return TrainingProfile.from_dict(end.answer), len({node for node, _ in end.places})
+            profile = msgspec.convert(end.answer, TrainingProfile)
+            return profile, len({node for node, _ in end.places})
 
         yield measure
     shutil.rmtree(folder, ignore_errors=True)

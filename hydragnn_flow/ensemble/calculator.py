@@ -187,12 +187,6 @@ class EnsembleCalculator(Calculator):
 
 def _check_potential(ensemble: Ensemble) -> None:
     if all(isinstance(model, Potential) for model in ensemble.models):
-        if ensemble.aggregation == "median":
-            raise InputError(
-                "the ensemble predicts the median of its members, whose forces are no slope of its "
-                "energy; train one with ensemble.aggregation: weighted, or call the ensemble's "
-                "predict"
-            )
         return
     predicts = ", ".join(ensemble.calibrations)
     raise InputError(

@@ -29,7 +29,7 @@ from hydragnn_flow.ensemble.applicability import (
 )
 from hydragnn_flow.ensemble.predictions.inputs import StructureGraphs, check_reads_structures
 from hydragnn_flow.ensemble.predictions.labels import Branches
-from hydragnn_flow.ensemble.summary import SUMMARY, member_folder, member_name
+from hydragnn_flow.ensemble.summary import ENSEMBLE, SUMMARY, member_folder, member_name
 from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Distribution,
@@ -89,10 +89,10 @@ class Committee:
         origin = f" from {self.directory}" if self.directory else ""
         elements = " ".join(symbols(self.manifest.elements))
         errors = [
-            f"\nmean absolute error of {name} on the test split: {found['mae_ensemble']:.3g} "
-            f"{found['unit'] or ''}".rstrip()
+            f"\nmean absolute error of {name} on the test split: "
+            f"{found['mae'][ENSEMBLE]['value']:.3g} {found['unit'] or ''}".rstrip()
             for name, found in self.tested.items()
-            if "mae_ensemble" in found
+            if found.get("spread") is not None  # as of classes
         ]
         return (
             f"Ensemble of {len(self.models)} networks{origin}: {', '.join(targets)}\n"

@@ -102,7 +102,7 @@ class Ensemble(Committee):
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             directory=Path(path),
-            tested={} if without else summary.get("test", {}),
+            tested={} if without else summary.get("errors", {}),
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch import nn
 
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.config.run import Aggregation, EnsembleConfig
-from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
+from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.committee import load_member, member_files
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
@@ -40,7 +41,7 @@ from hydragnn_flow.ensemble.uncertainty.calibration import (
     folds,
     plain_calibrations,
 )
-from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.predict import join_members, labels_of, predict_batches, split_batches
@@ -67,49 +68,6 @@ class Combination:
     ``median``."""
     members: Floats
     """Criterion of each member alone, ``[n_members]``."""
-
-
-def weigh_members(
-    criterion: Criterion,
-    predictions: Mapping[str, Floats],
-    labels: Mapping[str, Floats],
-    n_atoms: NDArray[np.int64],
-    branch: NDArray[np.int64] | None,
-    fold: NDArray[np.int64],
-    asked: Aggregation | Literal["auto"],
-    median: bool,
-) -> Combination:
-    """Choose how to combine the predictions of trained members: by which weights, or by median.
-
-    This function computes the residuals of the predictions, and :func:`combine_best` chooses.
-
-    Parameters
-    ----------
-    criterion
-        Criterion by which members and their combinations are compared.
-    predictions
-        Predictions ``[n_members, n, d]`` by name of the target.
-    labels
-        True values ``[n, d]`` by name of the target.
-    n_atoms, branch, fold
-        Number of atoms, number of the branch (heads for one data set) and index of the fold of each
-        structure, ``[n_structures]`` each; ``branch`` is None if there is only one branch.
-    asked, median
-        Value of `ensemble.aggregation`, and True if ``auto`` may choose the median.
-    """
-    residuals, shares = criterion.residuals(predictions, labels, n_atoms, branch)
-    judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
-    # The fold of each residual is computed like the residuals, so that their order is the same.
-    by_row = {
-        name: (fold if len(values) == len(fold) else np.repeat(fold, n_atoms))[:, None]
-        + np.zeros(values.shape)
-        for name, values in labels.items()
-    }
-    nothing = {name: np.where(np.isfinite(values), 0.0, np.nan) for name, values in labels.items()}
-    one = {name: values[None] for name, values in by_row.items()}
-    not_divided = replace(criterion, per_atom=frozenset())
-    folds, _ = not_divided.residuals(one, nothing, n_atoms, branch)
-    return combine_best(judged, folds[0].astype(np.int64), asked, median)
 
 
 def combine_best(
@@ -280,13 +238,10 @@ def finish_ensemble(
         for name, values in known.items()
         if name in store.manifest.targets  # excludes noise, and forces without labels
     }
-    combined = weigh_members(
-        criterion,
-        known,
-        {name: labels[name] for name in criterion.targets},
-        split.n_atoms,
-        split.branch,
-        fold,
+    residuals, shares, structure = criterion.residuals(known, labels, split.n_atoms, split.branch)
+    combined = combine_best(
+        Judged(np.asarray(residuals), np.asarray(shares), criterion.power),
+        fold[structure],
         config.aggregation,
         median=not network.Architecture.enable_interatomic_potential,
     )
@@ -333,8 +288,15 @@ def finish_ensemble(
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):
         compared[str(member.member)] = {name: predictions[name][k] for name in references}
-    single = compared[str(members[best].member)]
-    tested_models = {"best_member": single, ENSEMBLE: compared[ENSEMBLE]}
+    errors = partial(
+        compare_models, compared, references, test.n_atoms, store.manifest, distributions
+    )
+    data_sets = data_sets_said([test], store.manifest)
+    of_data_sets = {
+        name: found
+        for name in (store.manifest.data_sets.values() if data_sets is not None else ())
+        if (found := errors(np.asarray(data_sets == name)))
+    }
     measures = measure_targets(
         distributions,
         references,
@@ -356,10 +318,9 @@ def finish_ensemble(
         "best_member": members[best].member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
         **plain_calibrations(calibrations),
-        "test": _test(store.manifest, tested_models, references, distributions, test.n_atoms),
         "measures": {name: found.to_dict() for name, found in measures.items()},
-        "errors": compare_models(compared, references, test.n_atoms, store.manifest),
-        "data_sets": _of_data_sets(compared, references, distributions, test, store.manifest),
+        "errors": errors(),
+        "data_sets": of_data_sets,
         "suspicious": store.manifest.provenance.get("suspicious") or {},
         "lacking": store.manifest.lacking,
         **totals,
@@ -371,37 +332,6 @@ def finish_ensemble(
     write_checksums(folder, [MANIFEST, APPLICABILITY, *names], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
-
-
-def _of_data_sets(
-    compared: Mapping[str, Mapping[str, Floats]],
-    references: Mapping[str, Floats],
-    distributions: Mapping[str, Distribution],
-    test: GraphSplit,
-    manifest: Manifest,
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return test errors and coverage of intervals by data set, then by target.
-
-    The result is empty if there is only one data set.
-    """
-    names, found = data_sets_said([test], manifest), {}
-    if names is None:
-        return {}
-    for name in manifest.data_sets.values():
-        of_graphs = np.asarray(names == name)
-        errors = compare_models(compared, references, test.n_atoms, manifest, of_graphs)
-        for error in errors.values():
-            target = error["target"]
-            rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
-            predicted = distributions[target]
-            inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
-            rows = rows & ~np.isnan(predicted.lo + references[target]).any(
-                axis=1
-            )  # classes have no intervals
-            error["coverage"] = float(inside[rows].mean()) if rows.any() else None
-        if errors:
-            found[name] = errors
-    return found
 
 
 def _best_single(members: Sequence[Member], criterion: Floats) -> int:
@@ -429,31 +359,3 @@ def _predictions(
         mine = predictions.get(split.name)
         found.append(predict_batches(model, split_batches(split)) if mine is None else mine)
     return join_members(found)
-
-
-def _test(
-    manifest: Manifest,
-    compared: Mapping[str, Mapping[str, Floats]],
-    references: Mapping[str, Floats],
-    distributions: Mapping[str, Distribution],
-    n_atoms: NDArray[np.int64],
-) -> dict[str, dict[str, Any]]:
-    """Return errors of the best single member and the ensemble, and coverage, by target."""
-    results = {}
-    for name, predicted in distributions.items():
-        known = np.isfinite(predicted.mean + references[name])
-        if not known.any():
-            continue
-        target = manifest.targets[name]
-        kind = "brier" if target.classes else "mae"
-        held = None if target.classes else measured_coverage(references[name], predicted)
-        row: dict[str, Any] = {"unit": target.unit, "coverage": held}
-        for who, values in compared.items():
-            error = target.sizes_of(values[name] - references[name])
-            row[f"{kind}_{who}"] = float(error[known].mean())
-            if manifest.is_extensive(name):
-                row[f"mae_per_atom_{who}"] = float((error / n_atoms[:, None])[known].mean())
-        if predicted.aleatoric_std is not None:
-            row["aleatoric_std"] = float(predicted.aleatoric_std.mean())
-        results[name] = row
-    return results

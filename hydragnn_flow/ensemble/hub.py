@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,9 @@ def fetched(place: str) -> Path:
     InputError
         If the package `huggingface_hub` is not installed, or the hub has no such ensemble.
     """
-    hub, (name, _, revision) = _hub(), place.removeprefix(PREFIX).partition("@")
-    try:
-        return Path(hub.HfApi().snapshot_download(name, revision=revision or None))
-    except Exception as error:  # its own, the connection's, the disk's
-        raise InputError(
-            f"{place}: cannot be fetched ({_line(error)}); correct the name, or try again"
-        ) from error
+    name, _, revision = place.removeprefix(PREFIX).partition("@")
+    with _hub(f"{place}: cannot be fetched", "correct the name, or try again") as hub:
+        return Path(hub.snapshot_download(name, revision=revision or None))
 
 
 def make(name: str) -> None:
@@ -36,14 +34,9 @@ def make(name: str) -> None:
     InputError
         If `huggingface_hub` is not installed, or the hub refuses it.
     """
-    hub = _hub()
-    try:
-        hub.HfApi().create_repo(name, private=True, exist_ok=True)
-    except Exception as error:  # its own, the connection's, the disk's
-        raise InputError(
-            f"{name}: the hub refused it ({_line(error)}); correct the name, or log in with "
-            f"`hf auth login`"
-        ) from error
+    remedy = "correct the name, or log in with `hf auth login`"
+    with _hub(f"{name}: the hub refused it", remedy) as hub:
+        hub.create_repo(name, private=True, exist_ok=True)
 
 
 def send(folder: Path, name: str) -> str:
@@ -62,23 +55,20 @@ def send(folder: Path, name: str) -> str:
         If `huggingface_hub` is not installed, or the hub refuses the files.
     """
     kept = {"repo_id": name, "folder_path": folder, "delete_patterns": "*"}
-    hub = _hub()
-    try:
-        return str(hub.HfApi().upload_folder(**kept, commit_message="Ensemble").commit_url)
-    except Exception as error:  # its own, the connection's, the disk's
-        raise InputError(
-            f"{name}: the hub refused {folder} ({_line(error)}); send it again with "
-            f"`hf upload {name} {folder}`"
-        ) from error
+    remedy = f"send it again with `hf upload {name} {folder}`"
+    with _hub(f"{name}: the hub refused {folder}", remedy) as hub:
+        return str(hub.upload_folder(**kept, commit_message="Ensemble").commit_url)
 
 
-def _hub() -> Any:
+@contextmanager
+def _hub(fault: str, remedy: str) -> Iterator[Any]:
+    """Context manager: yield the hub, any error of which becomes ``fault`` and ``remedy``."""
     try:
-        import huggingface_hub
+        from huggingface_hub import HfApi
     except ImportError as error:
         raise InputError(lacking("huggingface_hub", "hub")) from error
-    return huggingface_hub
-
-
-def _line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line), type(error).__name__)
+    try:
+        yield HfApi()
+    except Exception as error:  # its own, the connection's, the disk's
+        line = next((line for line in str(error).splitlines() if line), type(error).__name__)
+        raise InputError(f"{fault} ({line}); {remedy}") from error

@@ -402,7 +402,7 @@ def _residuals(
             if name not in labels:
                 labels[name] = labels_of(split, name, found[name].shape[1])
         rows = {name: found[name][None] for name in criterion.targets}
-        (row,), all_shares = criterion.residuals(rows, labels, split.n_atoms, split.branch)
+        (row,), all_shares, _ = criterion.residuals(rows, labels, split.n_atoms, split.branch)
         if kept is None:
             kept, shares = _some(np.asarray(all_shares))
         residuals[trial] = np.asarray(row[kept], np.float32)

@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.geometry import (
-    GraphBatch,
-    Padding,
-    Space,
-    largest_graph,
-    padding,
-    space_of,
-)
+from hydragnn_flow.models.geometry import GraphBatch
 
 
 @dataclass(frozen=True)
@@ -89,22 +82,6 @@ class BatchInputs:
             return None
         # Collating may have concatenated the graphs' vectors to one long vector.
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
-
-    def padding(self, batch: GraphBatch) -> Padding | None:
-        """Return the places of a batch's atoms in one padded matrix per graph.
-
-        Global attention reads these matrices. The result is None if the network has none.
-        """
-        if not self.whole_graphs:
-            return None
-        return padding(batch.batch, batch.num_graphs, largest_graph(batch))
-
-    def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
-        """Return a copy of the positions [n_atoms, 3] in Å, and a mask of non-periodic graphs.
-
-        The result is None if no layer reads positions.
-        """
-        return space_of(batch, positions) if self.space else None
 
 
 def _read(batch: GraphBatch, key: str) -> Tensor:

@@ -72,11 +72,6 @@ def check_branches(branches: int, manifest: Manifest, key: str = "output_heads")
             f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
             f"give a single branch"
         )
-    if not manifest.statistics.by_branch and len(manifest.branches) > 1:
-        raise InputError(
-            f"network: Architecture.{key} has several branches, but the store does not know "
-            f"the reference energies and scales of each; prepare the store again"
-        )
     if max(manifest.branches, default=0) >= branches:
         raise InputError(
             f"network: Architecture.{key} has the branches 0 to {branches - 1}, but "

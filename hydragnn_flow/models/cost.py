@@ -91,11 +91,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         for tensor in written:
             self.memory.hold(tensor)
-        n_written = sum(map(_size, written))
+        n_written = sum(tensor.nbytes for tensor in written)
         self.launches += 1
         # A gather reads only the rows that it returns.
         gathers = name in ("index_select", "embedding", "index")
-        self.bytes += n_written + (n_written if gathers else sum(map(_size, read)))
+        self.bytes += n_written
+        self.bytes += n_written if gathers else sum(tensor.nbytes for tensor in read)
         if name in _PRODUCTS:
             inner = [leaf for leaf in read if leaf.dim() >= 2][-1].shape[-2]
             self.flops += 2 * written[0].numel() * inner
@@ -345,7 +346,3 @@ def _with_muon(cost: NetworkCost, model: Model) -> NetworkCost:
     shapes = [(min(weight.shape), max(weight.shape)) for weight in weight_matrices(model)]
     flops = sum(34 * few**3 + 4 * few**2 * many for few, many in shapes)
     return replace(cost, update_flops=flops, launches=cost.launches + 19 * len(set(shapes)))
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

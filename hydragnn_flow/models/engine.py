@@ -28,7 +28,7 @@ from hydragnn_flow.models.build_outputs import (
     energy_units,
     has_stress,
 )
-from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES, GraphBatch, by_volume
+from hydragnn_flow.models.geometry import STRESS, GraphBatch, by_volume, in_voigt
 from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.layers import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.model import Model
@@ -295,9 +295,8 @@ class EnginePotential(EngineModel, Potential):
             "forces": of_positions * of_atom.to(of_positions.dtype),
         }
         if strain is not None:
-            virial = _known(slopes[1]).flatten(1)
-            flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
-            outputs[STRESS] = by_volume(flat * scale.to(flat.dtype), inputs.cell.detach())
+            virial = in_voigt(_known(slopes[1]))
+            outputs[STRESS] = by_volume(virial * scale.to(virial.dtype), inputs.cell.detach())
         if differentiable:
             return outputs
         return {name: values.detach() for name, values in outputs.items()} | self._levered(batch)

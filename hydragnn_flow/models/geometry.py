@@ -331,19 +331,16 @@ def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     """
     # They do not depend on weights; detached, they make the second derivative cheaper.
     vectors = geometry.vectors.detach()
-    symmetric = torch.cat(
-        [
-            gradient * vectors,
-            # Columns 1, 2, 0 times 2, 0, 1 and vice versa: yz, xz and xy, half of each order.
-            0.5 * (gradient.roll(-1, 1) * vectors.roll(-2, 1)),
-            0.5 * (gradient.roll(-2, 1) * vectors.roll(-1, 1)),
-        ],
-        dim=1,
-    )
+    products = (gradient[:, :, None] * vectors[:, None]).flatten(1)
     graph = geometry.graph.index_select(0, geometry.receiver)
-    sums = sum_by(symmetric, graph, geometry.n_graphs)
-    virial = torch.cat([sums[:, :3], sums[:, 3:6] + sums[:, 6:]], dim=1)
-    return by_volume(virial, cell)
+    sums = sum_by(products, graph, geometry.n_graphs).view(-1, 3, 3)
+    return by_volume(in_voigt(0.5 * (sums + sums.transpose(1, 2))), cell)
+
+
+def in_voigt(tensors: Tensor) -> Tensor:
+    """Return the components of symmetric tensors ``[n, 3, 3]`` in Voigt order, ``[n, 6]``."""
+    # Indexing with a list would copy the list to the device in every step.
+    return torch.stack([tensors.reshape(-1, 9)[:, place] for place in VOIGT_PLACES], dim=1)
 
 
 def by_volume(virial: Tensor, cell: Tensor) -> Tensor:

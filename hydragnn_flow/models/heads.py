@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn, promote_types
@@ -70,27 +71,30 @@ class BranchHeads(nn.Module):
         return [head(prepared) for head in self.heads]
 
 
-class GraphHeads(BranchHeads):
-    """Graph heads: hidden layers that all outputs share, then a perceptron for each output."""
+class PerceptronHeads(BranchHeads):
+    """Heads of graphs or nodes: a perceptron for each output, the same for every row.
 
-    def __init__(self, head: GraphHead, dims: Sequence[int], context: HeadContext) -> None:
+    Graph heads have hidden layers before it that all outputs share.
+    """
+
+    def __init__(
+        self, head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
+    ) -> None:
         super().__init__()
-        widths = [context.width] + [head.dim_sharedlayers] * head.num_sharedlayers
+        widths = [context.width]
+        if isinstance(head, GraphHead):
+            widths += [head.dim_sharedlayers] * head.num_sharedlayers
         self.shared = hidden_layers(widths, context.activation)
-        self.heads = _perceptrons(head, widths[-1], dims, context.activation)
+        widths = [widths[-1], *_hidden(head)]
+        self.heads = nn.ModuleList(
+            nn.Sequential(*hidden_layers(widths, context.activation), nn.Linear(widths[-1], dim))
+            for dim in dims
+        )
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
         """Return features [n, d] after the shared layers, from features [n, width]."""
         shared: Tensor = self.shared(features)
         return shared
-
-
-class NodeHeads(BranchHeads):
-    """Node heads: a perceptron for each output, with the same weights for every atom."""
-
-    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
-        super().__init__()
-        self.heads = _perceptrons(head, context.width, dims, context.activation)
 
 
 class ConvolutionHeads(BranchHeads):
@@ -196,36 +200,15 @@ class PlaceLinear(nn.Module):
         return torch.baddbmm(self.bias, features, self.weight)
 
 
-_NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHeads]] = {
-    "mlp": NodeHeads,
+_HEADS: dict[str, Callable[[Any, Sequence[int], HeadContext], BranchHeads]] = {
     "mlp_per_node": PlaceHeads,
     "conv": ConvolutionHeads,
 }
-
-
-def make_heads(
-    head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
-) -> BranchHeads:
-    """Build the output heads of one branch (data set) from HydraGNN's description ``head``.
-
-    ``dims`` are the numbers of components of the outputs.
-    """
-    if isinstance(head, GraphHead):
-        return GraphHeads(head, dims, context)
-    return _NODE_HEADS[head.type](head, dims, context)
+"""Node heads that are no perceptrons of each row, by HydraGNN's names of their types."""
 
 
 def _hidden(head: GraphHead | NodeHead) -> tuple[int, ...]:
     return tuple(head.dim_headlayers[: head.num_headlayers])
-
-
-def _perceptrons(
-    head: GraphHead | NodeHead, width: int, dims: Sequence[int], name: str
-) -> nn.ModuleList:
-    widths = [width, *_hidden(head)]
-    return nn.ModuleList(
-        nn.Sequential(*hidden_layers(widths, name), nn.Linear(widths[-1], dim)) for dim in dims
-    )
 
 
 NOISE_SUFFIX = "_aleatoric_std"
@@ -290,7 +273,10 @@ class BranchedHeads(nn.Module):
         super().__init__()
         self.dims = tuple(dims)
         widths = [2 * dim if noise else dim for dim in dims]
-        self.branches = nn.ModuleList(make_heads(head, widths, context) for head in heads)
+        self.branches = nn.ModuleList(
+            _HEADS.get(getattr(head, "type", ""), PerceptronHeads)(head, widths, context)
+            for head in heads
+        )
         # Index of each branch among those kept on this rank; None if all are kept.
         self.register_buffer("places", None, persistent=False)
 

@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from hydragnn_flow.models.batch_inputs import BatchInputs
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import NodeEmbedding
-from hydragnn_flow.models.geometry import Geometry, GraphBatch, edge_vectors
+from hydragnn_flow.models.geometry import (
+    Geometry,
+    GraphBatch,
+    edge_vectors,
+    largest_graph,
+    padding,
+    space_of,
+)
 from hydragnn_flow.models.heads import Heads, pool
 from hydragnn_flow.models.layers import Join
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
@@ -74,6 +81,9 @@ class Encoder(nn.Module):
 
         Atoms are at ``positions`` [n_atoms, 3] in Å, not at those in the batch.
         """
+        places = None
+        if self.inputs.whole_graphs:
+            places = padding(batch.batch, batch.num_graphs, largest_graph(batch))
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
@@ -84,8 +94,8 @@ class Encoder(nn.Module):
             elements=self.embedding.elements_of(batch.x),
             attributes=self.inputs.edge_attributes(batch, positions.dtype),
             graph_attr=self.inputs.graph_features(batch, positions.dtype),
-            padding=self.inputs.padding(batch),
-            space=self.inputs.positions(batch, positions),
+            padding=places if self.inputs.whole_graphs else None,
+            space=space_of(batch, positions) if self.inputs.space else None,
         )
 
 

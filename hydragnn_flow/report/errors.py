@@ -64,7 +64,7 @@ def answers(summary: Summary) -> list[str]:
         other = target["change"][least := _least(target)]
         if least != single and "more" in _than(other):
             told.append(f"{_than(other)} {short_name(least)}: {changed(other)} %")
-        if held := _held(summary["test"][target["target"]]):
+        if held := _held(target):
             told.append(f"{held} of {summary['coverage'] * 100:g} % intervals hold")
         sentences.append("; ".join(told))
     return sentences
@@ -103,7 +103,6 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
     Errors of extensive targets are per atom.
     """
     targets = [*summary["errors"].values()]
-    tested = [summary["test"][target["target"]] for target in targets]
     members = {str(member["member"]): member for member in summary["members"]}
     rows = []
     for key in next((target["mae"] for target in targets), ()):
@@ -114,7 +113,7 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
     changes = [changed(target["change"][single]) for target in targets]
     # The unit % is in the first column, so that errors and changes need at most 23 characters.
     rows.append([f"against {short_name(single)}, %", "", *changes])
-    held = [_held(of) for of in tested]
+    held = [_held(target) for target in targets]
     if any(held):
         rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
     measured = [summary["measures"][target["target"]]["measures"] for target in targets]
@@ -122,10 +121,8 @@ def errors_frame(summary: Summary) -> pd.DataFrame:
         if any(measure in of for of in measured):
             values = (with_interval(of[measure]) if measure in of else "" for of in measured)
             rows.append([measure_name(measure), "", *values])
-    known = [of.get("aleatoric_std") for of in tested]
-    noise = [
-        f"{number(std)} {of['unit']}" if std else "" for std, of in zip(known, tested, strict=True)
-    ]
+    known = [(of.get("aleatoric_std"), of["unit"]) for of in targets]
+    noise = [f"{number(std)} {unit}" if std else "" for std, unit in known]
     if any(noise):
         rows.append(["predicted noise", "", *noise])
     return pd.DataFrame(rows, columns=["", "weight", *_labels(summary)])
@@ -283,8 +280,9 @@ def changed(estimate: Estimate) -> str:
     return f"{value} ({' to '.join(ends)})" if len(ends) == 2 else value
 
 
-def _held(tested: Mapping[str, Any]) -> str:
-    return "" if tested["coverage"] is None else percent(tested["coverage"])
+def _held(target: Mapping[str, Any]) -> str:
+    held = target.get("coverage")  # earlier ensembles have none
+    return "" if held is None else percent(held)
 
 
 def _labels(summary: Summary) -> list[str]:

@@ -279,12 +279,12 @@ def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:
     Extensive targets are divided by the number of atoms if there are node targets, whose table
     gives that number.
     """
-    names = (run.ensemble or {}).get("test", {})
     graphs = accuracy.targets_of(run.graphs) if run.graphs is not None else []
     if run.nodes is None:
         return graphs
     # Total energies of cells of many sizes are near the diagonal for any model.
-    sums = {name for name, row in names.items() if "mae_per_atom_ensemble" in row}
+    labels = (run.ensemble or {}).get("errors", {})
+    sums = {of["target"] for label, of in labels.items() if label.endswith(" per atom")}
     n_atoms = run.nodes.groupby("graph_id").size()
     graphs = [t.per_atom(n_atoms) if t.name in sums else t for t in graphs]
     return graphs + accuracy.targets_of(run.nodes)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -92,7 +91,9 @@ def simulate(
         If the run directory holds something other than a simulation, or the data cannot be read.
     """
     directory = _cleared(Path(path), keeps_store=store is None)
-    with _owned(directory, view) as token:
+    directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_json(directory.simulated, {})
+    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
         watts = simulated_watts(config, site, measured_power(CostFile(site).read()))
@@ -232,15 +233,6 @@ def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
         elif not (keeps_store and directory.store.name in entry.name):
             shutil.rmtree(entry)
     return directory
-
-
-@contextmanager
-def _owned(directory: RunDirectory, view: View) -> Iterator[str]:
-    """Context manager: mark a run directory as a simulation, lock it, yield the driver's token."""
-    directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(directory.simulated, {})
-    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
-        yield token
 
 
 def _summary(context: Context, workers: SimulatedWorkers, members: int) -> Simulated:

@@ -3,25 +3,39 @@
 Inductor fuses a network's operations into fewer kernels, which move less memory. It cannot
 differentiate what it has compiled twice, as the forces in a loss need. So a trace of the whole
 gradient is compiled: operations on tensors of given sizes (:mod:`.filled`), derivatives included.
+
+`Training.compile: auto` compiles where the steps to come are worth the time that it takes. The
+rules for that are here, and the trainer asks them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, fx
+from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import Architecture, NetworkConfig
-from hydragnn_flow.files import sweep, whole_directory
+from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import sweep, whole_directory, write_json
 from hydragnn_flow.models.kernels.multilinear import tracing
+from hydragnn_flow.plain_files import read_json
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.filled import Size, choose_sizes
+from hydragnn_flow.training.plan.batching import Ints
 
 Compute = Callable[[], list[Tensor]]
 
@@ -29,6 +43,116 @@ Compute = Callable[[], list[Tensor]]
 _SPEEDS = {"SchNet": 1.8, "PAINN": 1.8} | dict.fromkeys(
     ("EGNN", "MACE", "PNA", "PNAPlus", "GAT", "CGCNN", "GIN", "SAGE"), 1.3
 )
+# Time to compile the kernels of one size [CPU s], at most; half of it is usual.
+_COMPILED = 120.0
+# File of a segment's directory with the sizes that were chosen: after a restart, their kernels are
+# there.
+_CHOSEN = "compiled.json"
+
+
+class FirstBatches(NamedTuple):
+    """Batches of the first epoch, which stand for those of a whole training.
+
+    All but :attr:`left` are the same after a restart.
+    """
+
+    pieces: list[Ints]
+    """Indices of the graphs of each batch."""
+    rows: Ints
+    """Number of graphs, atoms and edges of each batch, ``[n, 3]``."""
+    largest: int
+    """Number of atoms of the largest graph."""
+    number: int
+    """Number of batches of the whole training."""
+    left: int
+    """Number of batches to come."""
+
+    def sizes(self, most: int) -> list[Size]:
+        """Choose at most ``most`` sizes for batches of the training, by :func:`choose_sizes`."""
+        return choose_sizes(self.rows, self.largest, self.number, most)
+
+    def of_sizes(self, sizes: Sequence[Size]) -> Iterator[Ints]:
+        """Yield the graphs of the first two batches that are filled up to each of ``sizes``."""
+        done = Counter[Size]()
+        for piece, (graphs, atoms, edges) in zip(self.pieces, self.rows.tolist(), strict=True):
+            fitting = (size for size in sizes if size.holds(graphs, atoms, edges, self.largest))
+            size = next(fitting, None)
+            if size is not None and done[size] < 2:
+                done[size] += 1
+                yield piece
+
+
+def sizes_that_pay(
+    spec: SegmentSpec,
+    device: torch.device,
+    ranks: int,
+    first_batches: Callable[[], FirstBatches],
+    split: GraphSplit,
+    gradient: Callable[[Batch], object],
+) -> list[Size]:
+    """Choose the sizes of batches to compile steps for; none if that takes longer than it saves.
+
+    Parameters
+    ----------
+    spec
+        Segment to train; a choice is kept in its directory.
+    device, ranks
+        Device and number of ranks that train it.
+    first_batches
+        Function that returns the first batches.
+    split, gradient
+        Graphs to train on, and function that computes the ordinary gradient of a batch of them,
+        which is measured.
+    """
+    speed = expected_speed(spec.network)
+    # Compiled kernels use one thread.
+    if speed == 1.0 or device.type != "cpu" or spec.threads * ranks > 1:
+        return []
+    file = spec.folder / _CHOSEN
+    with suppress(InputError, KeyError, TypeError):  # it is not there yet, or damaged
+        return [Size(*size) for size in read_json(file)["sizes"]]
+    first = first_batches()
+    if first.left < 300:  # so that three gradients take 1 % at most
+        return []
+    batches = map(split.batch, (3 * first.pieces)[:3])
+    seconds = min((_seconds_of_an_edge(gradient, one) for one in batches), default=math.inf)
+    sizes = sizes_to_compile(first, seconds, speed)
+    with suppress(OSError):
+        if sizes:
+            write_json(file, {"sizes": [[*map(int, size)] for size in sizes]})
+    return sizes
+
+
+def sizes_to_compile(first: FirstBatches, seconds: float, speed: float) -> list[Size]:
+    """Choose the sizes whose compiled kernels save the most time; none if that is too little.
+
+    Parameters
+    ----------
+    first
+        Batches of the training; compiling has to pay in those to come.
+    seconds
+        Measured time of an ordinary gradient, divided by the edges of its batch [s].
+    speed
+        Speed of compiled over ordinary gradients of the same size.
+    """
+    own, best, most, pays = first.rows[:, 2], list[Size](), 0.0, False
+    for count in range(1, 7):
+        if sizes := first.sizes(count):
+            edges = np.array([size.edges for size in sizes])
+            filled = edges[np.searchsorted(edges, own).clip(max=len(edges) - 1)]
+            saved = seconds * float(np.mean(own - filled / speed))
+            cost = _COMPILED * len(sizes)
+            if first.number * saved - cost > most:
+                most, pays = first.number * saved - cost, first.left * saved > cost
+                best = sizes
+    return best if pays else []
+
+
+def _seconds_of_an_edge(gradient: Callable[[Batch], object], batch: Batch) -> float:
+    began = time.thread_time()
+    gradient(batch)
+    seconds = time.thread_time() - began
+    return seconds / max(1, int(batch.num_edges))
 
 
 def expected_speed(network: NetworkConfig) -> float:

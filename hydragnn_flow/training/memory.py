@@ -50,7 +50,7 @@ def give_back_memory() -> None:
     if trim is not None:
         trim(0)
     if torch.accelerator.is_available():
-        _accelerator(torch.accelerator.current_accelerator()).empty_cache()
+        torch.get_device_module(torch.accelerator.current_accelerator()).empty_cache()
 
 
 def limit_memory(gib: float | None, device: str = "") -> None:
@@ -69,7 +69,7 @@ def limit_memory(gib: float | None, device: str = "") -> None:
 def forget_peak_memory(device: torch.device) -> None:
     """Reset this process's peak memory, which otherwise includes that of its earlier jobs."""
     if device.type != "cpu":
-        runtime = _accelerator(device)
+        runtime = torch.get_device_module(device)
         runtime.init()  # or an unused runtime fails with "Invalid device argument"
         runtime.empty_cache()
         runtime.reset_peak_memory_stats(device)
@@ -87,7 +87,7 @@ def peak_memory_gib(device: torch.device) -> float:
     make the result too small. Other systems count all pages.
     """
     if device.type != "cpu":
-        return float(_accelerator(device).max_memory_reserved(device)) / 2**30
+        return float(torch.get_device_module(device).max_memory_reserved(device)) / 2**30
     if _CLEAR_REFS.exists():
         lines = _STATUS.read_text(encoding="utf-8").splitlines()
         fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]
@@ -105,7 +105,3 @@ def out_of_memory(error: BaseException) -> str | None:
     if said is None and isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         said = lines[0]
     return said
-
-
-def _accelerator(device: torch.device | None) -> Any:
-    return torch.get_device_module(device)

@@ -7,6 +7,7 @@ past validation losses. So it is the same after a restart, and on any number of 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim.adamw import adamw
 
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.models.cost import weight_matrices
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.AdamW):
     """Optimiser Muon for weight matrices, with AdamW for all other parameters.
 
     Steps of a matrix are alike along all of its singular directions (Jordan et al., 2024,
@@ -38,6 +38,8 @@ class Muon(torch.optim.Optimizer):
         :func:`~hydragnn_flow.models.cost.weight_matrices`; AdamW trains the others.
     lr, weight_decay
         Settings as in ``torch.optim.AdamW``, whose other defaults apply too.
+    capturable
+        True if steps may be recorded as CUDA graphs.
     """
 
     def __init__(
@@ -47,10 +49,9 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         *,
         matrices: Iterable[Tensor] = (),
+        capturable: bool = False,
     ) -> None:
-        settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95}
-        settings |= {"betas": (0.9, 0.999), "eps": 1e-8, "fused": True}
-        super().__init__(params, settings)
+        super().__init__(params, lr, weight_decay=weight_decay, capturable=capturable, fused=True)
         self._matrices = {id(weight) for weight in matrices}
 
     @torch.no_grad()
@@ -59,59 +60,36 @@ class Muon(torch.optim.Optimizer):
 
         Unlike in torch, ``closure`` is ignored and nothing is returned.
         """
+        together: list[tuple[dict[str, Any], list[Tensor]]] = []
+        given = []
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if weights:
-                self._step(group, weights)
-
-    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        together: dict[Any, list[Tensor]] = {}
-        others = []
-        for weight in weights:
-            if id(weight) not in self._matrices:
-                others.append(weight)
-            else:
-                # Only one sharded matrix at a time is whole on a device.
-                key = id(weight) if isinstance(weight, DTensor) else weight.shape
-                together.setdefault(key, []).append(weight)
-        self._adamw(group, others)
-        for matrices in together.values():
+            alike = defaultdict[Any, list[Tensor]](list)
+            for weight in group["params"]:
+                if id(weight) in self._matrices and weight.grad is not None:
+                    # Only one sharded matrix at a time is whole on a device.
+                    key = id(weight) if isinstance(weight, DTensor) else weight.shape
+                    alike[key].append(weight)
+                    given.append((weight, weight.grad))
+            together += [(group, matrices) for matrices in alike.values()]
+        for weight, _ in given:
+            weight.grad = None  # so that AdamW passes it over
+        super().step()
+        for weight, gradient in given:
+            weight.grad = gradient
+        for group, matrices in together:
             # Root mean square of AdamW's steps (Liu et al.).
             length = 0.2 * max(matrices[0].shape) ** 0.5
-            steps = self._orthogonal(matrices, group["momentum"])
+            steps = self._orthogonal(matrices, 0.95)
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_mul_(steps, -group["lr"] * length)
             torch._foreach_add_(matrices, steps)
 
-    def _adamw(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        for weight in weights:
-            if not (state := self.state[weight]):
-                state["step"] = torch.zeros((), device=weight.device)  # as the fused kernel needs
-                state["exp_avg"] = torch.zeros_like(weight)
-                state["exp_avg_sq"] = torch.zeros_like(weight)
-        states = [self.state[weight] for weight in weights]
-        adamw(
-            weights,
-            [weight.grad for weight in weights if weight.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
-
     def _orthogonal(self, matrices: list[Tensor], momentum: float) -> list[Tensor]:
         """Return the averaged gradients of matrices of one shape with singular values near one."""
         for weight in matrices:
-            if not self.state[weight]:
-                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+            if not (state := self.state[weight]):
+                state["step"] = torch.zeros(())  # which AdamW looks for when a state is loaded
+                state["momentum_buffer"] = torch.zeros_like(weight)
         means = [self.state[weight]["momentum_buffer"] for weight in matrices]
         gradients = [weight.grad for weight in matrices if weight.grad is not None]
         torch._foreach_lerp_(means, gradients, 1 - momentum)
@@ -193,9 +171,9 @@ def make_optimizer(
         kind = partial(Muon, matrices=weight_matrices(model))
     make: Callable[..., torch.optim.Optimizer] = kind
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
+    if records and settings.type in ("Adam", "AdamW", "Muon"):
+        options["capturable"] = True
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
-        if records and settings.type != "SGD":  # which has no such option, and needs none
-            options["capturable"] = True
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)

@@ -155,9 +155,6 @@ def split_batches(split: Split, limit: int | Budget = 64) -> Iterable[Batch]:
     return split.batches(np.arange(*pair) for pair in pairwise(bounds))
 
 
-if TYPE_CHECKING:
-    from hydragnn_flow.data.reading.split import Split
-
 Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def profile_segment(
         if failure is None:
             raise
         return ended(**failure)
-    return replace(ended("ok"), answer=profile.to_dict() if world.is_first else {})
+    return replace(ended("ok"), answer=asdict(profile) if world.is_first else {})
 
 
 def profile_training(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,3 @@ class TrainingProfile:
     def closure(self) -> float:
         """Relative difference between the sum of `parts` and the step time measured as a whole."""
         return self.parts.seconds / self.seconds - 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the profile as plain values for JSON; :meth:`from_dict` reads them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainingProfile:
-        """Return the profile from JSON values; inverse of :meth:`to_dict`."""
-        return cls(**{**values, "parts": Parts(**values["parts"])})

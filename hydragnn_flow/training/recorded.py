@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,13 +26,11 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.training.compiled import Compute, compiled
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import FilledBatch, Filler
+from hydragnn_flow.training.filled import FilledBatch, Filler, Size
 from hydragnn_flow.training.loading import moved, sent
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import give_back_memory, out_of_memory
 from hydragnn_flow.training.optimizers import Average
-from hydragnn_flow.training.plan.sizes import Size
-from hydragnn_flow.training.state import random_state, set_random_state
 
 _logger = logging.getLogger(__name__)
 
@@ -230,12 +228,33 @@ class RecordedSteps:
         loss, norm = self._taken.clone().unbind()
         return loss, norm
 
-    def prepare(self, filled: FilledBatch) -> None:
-        """Compile and record the gradient of a batch's size, before steps are timed."""
-        self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
-        with self._same_numbers():
-            self._add_filled(filled)
-        torch._foreach_zero_([self._loss, self._gradient])
+    def compile(
+        self, batches: Iterable[FilledBatch | None], deadline: float | None, *, compares: bool
+    ) -> None:
+        """Compile and record the gradient of each batch's size, before steps are timed.
+
+        Parameters
+        ----------
+        batches
+            Two batches of each size; None for a batch of another one.
+        deadline
+            Time of :func:`time.monotonic` at which the segment ends; None if it does not.
+        compares
+            True to take ordinary steps if compiled ones are slower.
+        """
+        for filled in batches:
+            # A size may take two minutes, in which nothing can stop the segment.
+            if deadline is not None and time.monotonic() + 600 > deadline:
+                self.refuse("the deadline is too near to compile")
+                break
+            if filled is not None:
+                self._set(0.0, 0.0, Counts(filled.own.num_graphs, filled.own.num_nodes))
+                with self._same_numbers():
+                    self._add_filled(filled)
+                torch._foreach_zero_([self._loss, self._gradient])
+        ordinary, compiled = map(sum, self.seconds)
+        if compares and compiled > ordinary:
+            self.refuse(f"compiled, they take {compiled / ordinary:.1f} times as long")
 
     def _set(self, rate: float, weight: float, counts: Counts) -> None:
         """Send the settings of a step to the device."""
@@ -362,14 +381,10 @@ class RecordedSteps:
         self.replayed += 1
         return True
 
-    @contextmanager
-    def _same_numbers(self) -> Iterator[None]:
-        """Context manager: what is computed within leaves later random numbers as they were."""
-        before = random_state(self._device)
-        try:
-            yield
-        finally:
-            set_random_state(before, self._device)
+    def _same_numbers(self) -> AbstractContextManager[None]:
+        """Context manager: run something without changing the random numbers to come."""
+        devices = [] if self._device.type == "cpu" else [self._device]
+        return torch.random.fork_rng(devices, device_type=self._device.type)
 
     def _recorded(self, filled: FilledBatch, place: _Place) -> float:
         """Record the gradient at a new place; return how far it differs for the batch there."""

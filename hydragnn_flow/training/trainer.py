@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,43 +20,36 @@ from hydragnn_flow.config.base import import_class
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.columns import spread
 from hydragnn_flow.data.reading.split import Split, SplitPart
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import write_json
 from hydragnn_flow.log import LastEpoch
 from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.models.heads import PlaceHeads
 from hydragnn_flow.models.leverage import LEVERAGE, Leverage
 from hydragnn_flow.models.model import Model
-from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
-from hydragnn_flow.training.compiled import expected_speed
+from hydragnn_flow.training.compiled import FirstBatches, sizes_that_pay
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import FilledBatch, Filler
+from hydragnn_flow.training.filled import (
+    EVALUATION,
+    TRAINING,
+    FilledBatch,
+    Filler,
+    Size,
+    choose_sizes,
+    rows_of,
+)
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, trivial_errors
 from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
-from hydragnn_flow.training.optimizers import (
-    Average,
-    Schedule,
-    make_optimizer,
-)
+from hydragnn_flow.training.optimizers import Average, Schedule, make_optimizer
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
-from hydragnn_flow.training.plan.sizes import (
-    EVALUATION,
-    TRAINING,
-    Size,
-    choose_sizes,
-    rows_of,
-    sizes_to_compile,
-)
 from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.recorded import (
     RECORDERS,
@@ -128,9 +120,10 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         freeze(model, spec.start.frozen)
+        self.progress = Progress()
         self._to_compile = list[Size]()
         if self.settings.compile is True:
-            self._to_compile = choose_sizes(*self._first_batches(), most=1)
+            self._to_compile = self._first_batches().sizes(most=1)
         recorder = self._recorder_for(model)
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
@@ -159,7 +152,6 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, self.settings.Optimizer, records=records)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
-        self.progress = Progress()
         self.monitor: TrainingMonitor | None = None
         """Monitor of the last call of :meth:`run`, with the number and time of its steps; None
         before."""
@@ -233,15 +225,8 @@ class Trainer:
             began = time.monotonic()
             while not self.is_finished:
                 train_loss = self._train_epoch(monitor)
-                start = time.monotonic()
-                outputs = Outputs()
                 with self.averaged() as model:
-                    val_loss, metrics = self.evaluate(
-                        model, self.val, lambda: self._check_stop(monitor), outputs
-                    )
-                    monitor.evaluated(time.monotonic() - start)
-                    if self._finish_epoch(train_loss, val_loss, metrics):
-                        self._outputs = outputs
+                    self._validate(model, monitor, partial(self._finish_epoch, train_loss))
                 if self.world.is_first:
                     epoch_ended(self._last_epoch(time.monotonic() - began))
                 if not self.is_finished and monitor.save_is_due(within_epoch=False):
@@ -552,75 +537,46 @@ class Trainer:
         """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
-    def _first_batches(self) -> tuple[NDArray[np.int64], int, int]:
-        """Return graphs, atoms and edges of the first batches, largest graph, number of batches.
-
-        They are the same after a restart.
-        """
+    def _first_batches(self) -> FirstBatches:
+        """Return the first batches of this rank, which are the same after a restart."""
         # Unlike a trial's, a member's `after_epoch` is another one after a restart.
-        epochs = self.spec.epochs
+        epochs, progress = self.spec.epochs, self.progress
         number = epochs.until_epoch - (epochs.after_epoch if self.spec.kind == "trial" else 0)
         pieces, steps = self._pieces(0, 0)
-        return rows_of(self.train, pieces), self._largest, number * steps
+        left = (epochs.until_epoch - progress.epoch) * steps - progress.step
+        rows = rows_of(self.train, pieces)
+        return FirstBatches(pieces, rows, self._largest, number * steps, left)
 
     def _compile_if_it_pays(self) -> None:
-        """Measure an ordinary gradient; choose to compile it if the steps to come are worth it.
+        """Choose to compile ordinary steps if those to come are worth it."""
 
-        A choice is kept in the segment's directory: after a restart, its kernels are there.
-        """
-        speed = expected_speed(self.spec.network)
-        # Compiled kernels use one thread.
-        if speed == 1.0 or self.device.type != "cpu" or self.spec.threads * self.world.size > 1:
-            return
-        pieces, steps = self._pieces(0, 0)
-        left = (self.spec.epochs.until_epoch - self.progress.epoch) * steps - self.progress.step
-        kept = self.spec.folder / "compiled.json"
-        with suppress(InputError, KeyError, TypeError):  # it is not there yet, or damaged
-            self._to_compile = [Size(*size) for size in read_json(kept)["sizes"]]
-        if not self._to_compile:
-            if left < 300:  # so that three gradients take 1 % at most
-                return
-            seconds = math.inf
-            for piece in (3 * pieces)[:3]:
-                batch = self.train.batch(piece)
-                began = time.thread_time()
-                loss = self._loss_of(self.model, batch, Counts(batch.num_graphs, batch.num_nodes))
-                torch.autograd.grad(loss, self.parallel.weights)
-                seconds = min(seconds, (time.thread_time() - began) / max(1, batch.num_edges))
-            self._to_compile = sizes_to_compile(*self._first_batches(), left, seconds, speed)
-            with suppress(OSError):
-                if self._to_compile:
-                    write_json(kept, {"sizes": [[*map(int, size)] for size in self._to_compile]})
-        recorder = self._recorder_for(self.model)
-        self.recorded = None if recorder is None else self._recorded(recorder)
+        def gradient(batch: Batch) -> None:
+            loss = self._loss_of(self.model, batch, Counts(batch.num_graphs, batch.num_nodes))
+            torch.autograd.grad(loss, self.parallel.weights)
+
+        given = self.spec, self.device, self.world.size, self._first_batches, self.train
+        if sizes := sizes_that_pay(*given, gradient):
+            self._to_compile = sizes
+            recorder = self._recorder_for(self.model)
+            self.recorded = None if recorder is None else self._recorded(recorder)
 
     def _compile(self, monitor: TrainingMonitor) -> None:
         """Compile the gradient of each size to compile, with the first two batches that have it."""
         if self.is_finished:
             return
         self.model.train()
-        if self.settings.compile == "auto" and self.recorded is None:
+        is_auto = self.settings.compile == "auto"
+        if is_auto and self.recorded is None:
             self._compile_if_it_pays()
         if self.recorded is None or not self._to_compile:
             return
-        pieces, largest, done = self._pieces(0, 0)[0], self._largest, Counter[Size]()
-        for piece, rows in zip(pieces, rows_of(self.train, pieces), strict=True):
-            own = int(rows[0]), int(rows[1]), int(rows[2])
-            size = next((size for size in self._to_compile if size.holds(*own, largest)), None)
-            if size is not None and done[size] < 2:
-                done[size] += 1
+
+        def batches() -> Iterator[FilledBatch | None]:
+            for piece in self._first_batches().of_sizes(self._to_compile):
                 self._check_stop(monitor)
-                deadline = self.spec.deadline
-                # A size may take two minutes, in which nothing can stop the segment.
-                if deadline is not None and time.monotonic() + 600 > deadline:
-                    self.recorded.refuse("the deadline is too near to compile")
-                    break
-                filled = self._filled(TRAINING, self.train.batch(piece))
-                if filled is not None:
-                    self.recorded.prepare(filled)
-        ordinary, compiled = map(sum, self.recorded.seconds)
-        if self.settings.compile == "auto" and compiled > ordinary:
-            self.recorded.refuse(f"compiled, they take {compiled / ordinary:.1f} times as long")
+                yield self._filled(TRAINING, self.train.batch(piece))
+
+        self.recorded.compile(batches(), self.spec.deadline, compares=is_auto)
         monitor.evaluated(0.0)  # the time of the first step begins now
 
     def _recorder_for(self, model: nn.Module) -> Recorder | None:
@@ -803,10 +759,29 @@ class Trainer:
             progress = self.progress
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
-    def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
+    def _validate(
+        self,
+        model: nn.Module,
+        monitor: TrainingMonitor,
+        are_best: Callable[[float, float, dict[str, float]], bool],
+    ) -> None:
+        """Evaluate a model's weights, and keep their predictions if they are the best so far.
+
+        ``are_best`` tells that from the validation loss, the criterion, and the errors by name.
+        """
+        start, outputs = time.monotonic(), Outputs()
+        val_loss, metrics = self.evaluate(
+            model, self.val, lambda: self._check_stop(monitor), outputs
+        )
+        monitor.evaluated(time.monotonic() - start)
+        if are_best(val_loss, self.criterion.of_metrics(metrics), metrics):
+            self._outputs = outputs
+
+    def _finish_epoch(
+        self, train_loss: float, val_loss: float, error: float, metrics: dict[str, float]
+    ) -> bool:
         """Record a validated epoch; return whether its weights are the best so far."""
         progress = self.progress
-        error = self.criterion.of_metrics(metrics)
         if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
         progress.epoch += 1
@@ -826,14 +801,7 @@ class Trainer:
         if self.spec.kind != "member" or progress.ended == progress.epoch:
             return
         if self.average.decay:
-            start, outputs = time.monotonic(), Outputs()
-            val_loss, metrics = self.evaluate(
-                self.model.eval(), self.val, lambda: self._check_stop(monitor), outputs
-            )
-            monitor.evaluated(time.monotonic() - start)
-            error = self.criterion.of_metrics(metrics)
-            if self._compare(val_loss, error, metrics):
-                self._outputs = outputs
+            self._validate(self.model.eval(), monitor, self._compare)
         progress.ended = progress.epoch
         self._unsaved = True
 

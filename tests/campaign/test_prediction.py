@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import ase.io
 import pandas as pd
@@ -229,8 +230,9 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monke
 
     monkeypatch.setattr(Ensemble, "on_device", broken)
     digest = parts.digest_of_ensemble(run)
+    asked = Mock(run=run, ensemble=digest, without=(), coverage=0.8, data_set=None)
     with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
-        parts._ensemble(str(run), digest, (), 0.8, None, "cuda")
+        parts._ensemble(asked, "cuda")
 
 
 def test_workers_load_what_the_driver_has_loaded(alloy_store, tmp_path):

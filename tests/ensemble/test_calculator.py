@@ -237,7 +237,6 @@ def with_unit(ensemble, unit):
             {},
             "reads edges that the training data brought",
         ),
-        (lambda e: replace(e, aggregation="median"), {}, "median of its members"),
         (lambda e: with_unit(e, ""), {}, "in unknown units, .* energy_units_to_eV"),
         (lambda e: e, {"device": "cuda:99"}, "device cuda:99: cannot be used"),
         (lambda e: e, {"energy_units_to_eV": 0.0}, "energy_units_to_eV is 0"),

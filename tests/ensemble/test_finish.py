@@ -84,21 +84,20 @@ def test_missing_labels_neither_calibrate_nor_count(alloy_store, tmp_path):
     table = pd.read_parquet(run / "predictions" / "test_nodes.parquet")
     errors = [(table[f"forces_{axis}_mean"] - table[f"forces_{axis}"]).abs() for axis in "xyz"]
     assert table["forces_x"].isna().sum() == store["testset"].n_atoms[0]
-    assert summary["test"]["forces"]["mae_ensemble"] == pytest.approx(pd.concat(errors).mean())
-    assert summary["errors"]["forces"]["structures"] == 4
+    found = summary["errors"]["forces"]
+    assert found["mae"]["ensemble"]["value"] == pytest.approx(pd.concat(errors).mean())
+    assert found["structures"] == 4
     assert "forces: 4 structures have a label" in explained(summary)
 
 
 def test_errors_are_those_of_the_tables(run, alloy_store):
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
-    best = summary["best_member"]
     assert [member["reason"] for member in summary["members"]] == ["", "diverged"]
     table = pd.read_parquet(run / "predictions" / "test.parquet")
-    found, n_atoms = summary["test"]["energy"], alloy_store["testset"].n_atoms
-    for column, who in (("energy_mean", "ensemble"), (f"energy_member_{best}", "best_member")):
-        error = (table[column] - table["energy"]).abs()
-        assert found[f"mae_{who}"] == pytest.approx(error.mean())
-        assert found[f"mae_per_atom_{who}"] == pytest.approx(np.mean(error / n_atoms))
+    found, n_atoms = summary["errors"]["energy per atom"], alloy_store["testset"].n_atoms
+    for column, who in (("energy_mean", "ensemble"), ("energy_member_1", "1")):
+        error = 1000 * (table[column] - table["energy"]).abs() / n_atoms
+        assert found["mae"][who]["value"] == pytest.approx(error.mean())
     inside = table["energy"].between(table["energy_lo"], table["energy_hi"])
     assert found["coverage"] == pytest.approx(inside.mean())
 

@@ -1,6 +1,7 @@
 """Measures of predictions are those of other libraries; their intervals are of structures."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -245,7 +246,14 @@ def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store):
     truth["energy"] = np.where(np.arange(len(atoms))[:, None] == 0, np.nan, truth["energy"])
     away = {"ensemble": 0.1, "0": 0.2}
     models = {who: {name: of + by for name, of in truth.items()} for who, by in away.items()}
-    found = compare_models(models, truth, atoms, store.manifest)
+    bars = {
+        name: SimpleNamespace(mean=of, lo=of - 0.05, hi=of + 0.05, aleatoric_std=0 * of + 0.2)
+        for name, of in models["ensemble"].items()
+    }
+    bars["forces"].lo[:, 0] -= 0.1
+    found = compare_models(models, truth, atoms, store.manifest, bars)
+    assert [of["coverage"] for of in found.values()] == [0.0, pytest.approx(1 / 3)]
+    assert found["forces"]["aleatoric_std"] == pytest.approx(0.2)
     assert list(found) == ["energy per atom", "forces"]
     energy = found["energy per atom"]
     assert energy["unit"] == "meV/atom" and energy["structures"] == len(atoms) - 1
@@ -253,5 +261,5 @@ def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store):
     assert energy["change"]["0"]["value"] == pytest.approx(-0.5)
     each = truth["energy"][1:, 0] / atoms[1:]
     assert energy["spread"] == pytest.approx(1000 * np.std(each))
-    some = compare_models(models, truth, atoms, store.manifest, np.arange(len(atoms)) < 3)
+    some = compare_models(models, truth, atoms, store.manifest, bars, np.arange(len(atoms)) < 3)
     assert [of["structures"] for of in some.values()] == [2, 3]

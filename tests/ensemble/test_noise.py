@@ -125,8 +125,9 @@ def test_the_table_has_both_parts_of_the_deviation(run, alloy_store):
             np.testing.assert_allclose(half / table[f"{t}_std"], (half / table[f"{t}_std"])[0])
     assert graphs.attrs["units"]["energy_aleatoric_std"] == "eV"
     summary = json.loads((run / FOLDER / "ensemble.json").read_text())
-    told = summary["test"]["energy"]["aleatoric_std"]
-    assert told == pytest.approx(graphs["energy_aleatoric_std"].mean())
+    told = summary["errors"]["energy per atom"]["aleatoric_std"]
+    each = 1000 * graphs["energy_aleatoric_std"] / alloy_store["testset"].n_atoms
+    assert told == pytest.approx(each.mean())
     again = Ensemble.load(run).predict(alloy_store, split="testset", members=True).graphs
     pd.testing.assert_frame_equal(again, graphs)
 

@@ -147,7 +147,7 @@ def trials(tmp_path, alloy_store):
     for number, (error, size) in enumerate(errors):
         predicted = {name: values + size * error[name] for name, values in labels.items()}
         of_one = {name: values[None] for name, values in predicted.items()}
-        residuals, shares = criterion.residuals(of_one, labels, split.n_atoms.astype(float))
+        residuals, shares, _ = criterion.residuals(of_one, labels, split.n_atoms)
         value = float(Judged(residuals, shares).criterion(residuals)[0])
         folder = tmp_path / str(number)
         spec = make_spec(folder, alloy_store, 4, number=number)

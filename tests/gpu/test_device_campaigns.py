@@ -108,9 +108,9 @@ def test_a_small_quickstart_makes_an_ensemble_that_is_better_than_the_mean(tmp_p
         mean = (train.target("energy").ravel() / train.n_atoms).mean()
         energies = abs(test.target("energy").ravel() / test.n_atoms - mean).mean()
         forces = abs(test.target("forces")).mean()
-    found = json.loads((run / "ensemble" / "ensemble.json").read_text())["test"]
-    assert found["energy"]["mae_per_atom_ensemble"] < energies / 4
-    assert found["forces"]["mae_ensemble"] < forces / 2
+    found = json.loads((run / "ensemble" / "ensemble.json").read_text())["errors"]
+    assert found["energy per atom"]["mae"]["ensemble"]["value"] < 1000 * energies / 4
+    assert found["forces"]["mae"]["ensemble"]["value"] < forces / 2
 
 
 def test_a_trial_that_does_not_fit_is_taken_in_more_parts(tmp_path, device):

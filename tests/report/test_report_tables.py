@@ -86,7 +86,7 @@ def test_limits_the_front_and_names_twice_given():
 
 def test_every_member_stands_beside_the_ensemble(finished):
     summary = summary_of(finished)
-    summary["test"]["forces"]["aleatoric_std"] = 0.03
+    summary["errors"]["forces"]["aleatoric_std"] = 0.03
     energy = summary["errors"]["energy per atom"]
     energy["mae"]["ensemble"].update(lo=None, hi=None)
     single = f"member {summary['best_member']}"

@@ -18,11 +18,10 @@ from training_cases import CPU, judged
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import read_segment
-from hydragnn_flow.training import recorded
+from hydragnn_flow.training import filled, recorded
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, join
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan import sizes
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 
@@ -138,7 +137,7 @@ class Repeating:
 def train_replayed(world: World, specs: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Like :func:`train_all`, by steps that a device would replay."""
     recorded.RECORDERS["cpu"] = Repeating  # type: ignore[assignment]
-    sizes._WORTH_IT = 1
+    filled._WORTH_IT = 1
     return train_all(world, specs)
 
 

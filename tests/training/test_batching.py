@@ -227,10 +227,3 @@ def test_isolated_graphs_come_at_their_place_in_the_order():
     assert alone[0] < 5
     assert alone[-1] > 9
     assert alone != list(range(alone[0], alone[0] + 10))
-
-
-def test_a_budget_limits_something():
-    with pytest.raises(ValueError, match="graphs, atoms or edges"):
-        Budget()
-    with pytest.raises(ValueError, match="1 at least"):
-        Budget(graphs=4, atoms=0)

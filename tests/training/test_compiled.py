@@ -10,9 +10,9 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.training import compiled, recorded
+from hydragnn_flow.training.compiled import FirstBatches
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan.sizes import sizes_to_compile
 from hydragnn_flow.training.trainer import Trainer
 
 EPOCHS = 4
@@ -221,13 +221,16 @@ def test_types_that_gain(changes, gains):
     assert (compiled.expected_speed(load_network(network_with(**changes))) > 1.0) is gains
 
 
+def sizes_to_compile(rows, number, left=10**9):
+    return compiled.sizes_to_compile(FirstBatches([], rows, 32, number, left), 2.4e-6, 1.5)
+
+
 def test_sizes_are_compiled_where_the_steps_to_come_are_worth_it():
-    alike, costs = np.tile([[32, 1024, 20480]], (100, 1)), (10**9, 2.4e-6, 1.5)
-    few = sizes_to_compile(alike, 32, 1_000, *costs)
-    assert few == sizes_to_compile(alike[:0], 32, 10**6, *costs) == []
-    assert len(sizes_to_compile(alike, 32, 20_000, *costs)) == 1
-    assert sizes_to_compile(alike, 32, 20_000, 1_000, *costs[1:]) == []
+    alike = np.tile([[32, 1024, 20480]], (100, 1))
+    assert sizes_to_compile(alike, 1_000) == sizes_to_compile(alike[:0], 10**6) == []
+    assert len(sizes_to_compile(alike, 20_000)) == 1
+    assert sizes_to_compile(alike, 20_000, left=1_000) == []
     # A tenth of the edges beside many others: one size is mostly padding, two are worth more steps.
     mixed = np.where(np.arange(100)[:, None] % 10, alike // [1, 1, 10], alike)
-    assert sizes_to_compile(mixed, 32, 20_000, *costs) == []
-    assert len(sizes_to_compile(mixed, 32, 200_000, *costs)) > 1
+    assert sizes_to_compile(mixed, 20_000) == []
+    assert len(sizes_to_compile(mixed, 200_000)) > 1

@@ -45,7 +45,7 @@ def criterion(name, store):
 
 
 def errors_of(judged, predictions, labels, n_atoms):
-    residuals, shares = judged.residuals(predictions, labels, n_atoms)
+    residuals, shares, _ = judged.residuals(predictions, labels, n_atoms)
     return Judged(residuals, shares, judged.power).criterion(residuals)
 
 
@@ -83,7 +83,7 @@ def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, labels, n
     judged, n_atoms = criterion(name, alloy_store), alloy_store["valset"].n_atoms
     many, rng = with_errors(labels, seed, 3)
     weights = rng.dirichlet(np.ones(3))
-    residuals, shares = judged.residuals(many, labels, n_atoms)
+    residuals, shares, _ = judged.residuals(many, labels, n_atoms)
     mean = {key: np.einsum("k,knd->nd", weights, values)[None] for key, values in many.items()}
     found = Judged(residuals, shares, judged.power).criterion(weights @ residuals)
     np.testing.assert_allclose(found, errors_of(judged, mean, labels, n_atoms)[0])
@@ -96,7 +96,7 @@ def test_elements_without_a_label_are_left_out():
         "stress": np.array([[[2.0] * 6, [np.nan] * 6]]),
         "energy": np.array([[[5.0], [6.0]]]),
     }
-    residuals, shares = judged.residuals(predictions, labels, np.array([2, 3]))
+    residuals, shares, _ = judged.residuals(predictions, labels, np.array([2, 3]))
     assert residuals.shape == (1, 8)
     assert shares.sum() == pytest.approx((1 / 2.0 + 1 / 0.5) / 2)
     found = Judged(residuals, shares).criterion(residuals)

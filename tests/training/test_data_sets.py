@@ -161,7 +161,7 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store, name):
     assert trivial[f"energy@{FAR}"] < 1.0  # eV per atom, though energies are 1,000 eV away
     criterion = Criterion.of(checked, manifest, trivial, name)
     stacked = {target: values[None] for target, values in predictions.items()}
-    residuals, shares = criterion.residuals(stacked, labels, val.n_atoms, val.branch)
+    residuals, shares, _ = criterion.residuals(stacked, labels, val.n_atoms, val.branch)
     (error,) = Judged(residuals, shares, criterion.power).criterion(residuals)
     assert criterion.of_metrics(found) == pytest.approx(error, rel=1e-6)
 

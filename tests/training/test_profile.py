@@ -1,8 +1,10 @@
 """Parts of a training step: what waits, what is on the way, and that nothing is left out."""
 
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -93,7 +95,7 @@ def test_a_profile_says_where_the_time_of_a_step_goes(tmp_path, alloy_store, mon
     assert (profile.graphs, profile.atoms, profile.edges) == pytest.approx(
         (len(train) / steps, train.n_atoms.sum() / steps, train.n_edges.sum() / steps)
     )
-    assert TrainingProfile.from_dict(profile.to_dict()) == profile
+    assert msgspec.convert(asdict(profile), TrainingProfile) == profile
     content = spec.trace.read_text()
     assert '"traceEvents"' in content and "autograd::engine" in content
     with pytest.raises(Stopped, match="while it measured"):

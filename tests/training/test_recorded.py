@@ -17,10 +17,9 @@ from hydragnn_flow.models.kernels.multilinear import tracing
 from hydragnn_flow.training import recorded
 from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.filled import Filler
+from hydragnn_flow.training.filled import Filler, Size, choose_sizes
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.plan.sizes import Size, choose_sizes
 from hydragnn_flow.training.trainer import Trainer
 
 EPOCHS = 8

@@ -15,6 +15,7 @@ from scipy import special, stats
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, measured_coverage
 
 Floats = NDArray[np.float64]
 
@@ -101,6 +102,7 @@ def compare_models(
     references: Mapping[str, Floats],
     n_atoms: NDArray[np.int64],
     manifest: Manifest,
+    distributions: Mapping[str, Distribution],
     chosen: NDArray[np.bool_] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compute mean absolute errors of models by target, and their relative change to the first.
@@ -116,6 +118,8 @@ def compare_models(
         Number of atoms of each structure, ``[n_structures]``.
     manifest
         Manifest that gives level and unit of each target.
+    distributions
+        The ensemble's predictions with intervals, by target.
     chosen
         Mask ``[n_structures]``, True for structures that count; None if all count.
 
@@ -125,9 +129,11 @@ def compare_models(
         Values of `errors` in `ensemble.json`, by target, or by ``NAME per atom`` for a target that
         is a sum over atoms, or ``NAME Brier score`` (mean square error) for one of classes: name of
         the ``target``, ``unit``, number of ``structures``, ``spread`` (standard deviation of the
-        labels, None for classes), ``mae`` by model, and relative ``change`` of the error from each
-        other model to the first (-0.1: the first model's error is a tenth smaller). Both ``mae``
-        and ``change`` have intervals.
+        labels, None for classes), ``mae`` by model, relative ``change`` of the error from each
+        other model to the first (-0.1: the first model's error is a tenth smaller), ``coverage`` of
+        the ensemble's intervals (None for classes), and ``aleatoric_std``, the mean standard
+        deviation of the predicted noise, if there is one. Both ``mae`` and ``change`` have
+        intervals.
     """
     names, found = list(predicted), {}
     for target, reference in references.items():
@@ -135,10 +141,11 @@ def compare_models(
         structure = about.rows_of(np.arange(len(n_atoms)), n_atoms)
         errors = np.stack([about.sizes_of(predicted[of][target] - reference) for of in names])
         label, unit = f"{target} Brier score" if about.classes else target, about.unit
+        scale: float | Floats = 1.0
         if manifest.is_extensive(target):
             unit, factor = per_atom(about.unit)
-            scale = factor / n_atoms[:, None]
-            label, errors, reference = f"{target} per atom", errors * scale, reference * scale
+            label, scale = f"{target} per atom", factor / n_atoms[:, None]
+            errors = errors * scale
         known = np.isfinite(errors).all(axis=0)
         if chosen is not None:
             known &= chosen[structure, None]
@@ -146,13 +153,18 @@ def compare_models(
             continue
         structures = np.broadcast_to(structure[:, None], known.shape)[known]
         mae, change = compare_errors(errors[:, known], structures)
+        told = distributions[target]
+        held = measured_coverage(np.where(known, reference, np.nan), told)
+        noise = told.aleatoric_std
         found[label] = {
             "target": target,
             "unit": unit,
             "structures": len(np.unique(structures)),
-            "spread": None if about.classes else float(reference[known].std()),
+            "spread": None if about.classes else float((reference * scale)[known].std()),
             "mae": {name: of.to_dict() for name, of in zip(names, mae, strict=True)},
             "change": {name: of.to_dict() for name, of in zip(names[1:], change, strict=True)},
+            "coverage": None if about.classes else held,
+            "aleatoric_std": None if noise is None else float((noise * scale).mean()),
         }
     return found
 

@@ -78,7 +78,7 @@ def evaluate(
         If there is nothing to predict, no target has labels, or a label does not match the
         ensemble's target.
     """
-    found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    found = predict_labelled(ensemble, data, split, keys or {}, say)
     return measure_targets(
         ensemble.distributions(found.members, found.facts),
         found.labels,
@@ -92,10 +92,9 @@ def evaluate(
 def predict_labelled(
     ensemble: Ensemble,
     data: Predictable,
-    *,
-    split: str | None = None,
-    keys: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = print,
+    split: str | None,
+    keys: Mapping[str, str],
+    say: Callable[[str], None],
 ) -> Predicted:
     """Predict labelled structures, and return every member's predictions and the labels.
 
@@ -106,7 +105,6 @@ def predict_labelled(
     InputError
         In the same cases as :func:`evaluate`.
     """
-    keys = keys or {}
     if unknown := keys.keys() - ensemble.calibrations.keys():
         raise InputError(
             f"the ensemble predicts no target {min(unknown)!r}; its targets are "
@@ -280,7 +278,7 @@ def recalibrate(
     """
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
-    predicted = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    predicted = predict_labelled(ensemble, data, split, keys or {}, say)
     fold = folds(len(predicted.facts.n_atoms))
     calibrated_on = CalibrationData(
         predicted.members,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -44,10 +44,11 @@ def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
     Parameters
     ----------
     sample
-        True values and predictions of one target, components one below the other: ``structure``
-        (the index of the structure that a value belongs to), ``reference``, ``mean``, ``std``, and
-        ``lo_90`` and ``hi_90``, the ends of the intervals of 90 %, for each coverage. Only
-        :func:`known_values` count.
+        True values and predictions of one target. ``structure`` is the index of the structure that
+        a value belongs to. Of numbers there are ``reference``, ``mean``, ``std``, components one
+        below the other, and ``lo_90`` and ``hi_90``, the ends of the intervals of 90 %, for each
+        coverage; only :func:`known_values` count. Of classes there are the probabilities, a column
+        for each class before the others, and ``label``, the place of the true class among them.
     seed
         Seed of the bootstrap.
 
@@ -57,41 +58,20 @@ def measure(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
         Estimates by the names of `MEASURES`, and for each coverage of the intervals by two names
         such as ``coverage_90`` and ``width_90``: fraction of true values in the intervals of 90 %,
         and mean width of these intervals. ``crps`` is that of a Gaussian, ``spearman`` the rank
-        correlation of absolute error and standard deviation.
+        correlation of absolute error and standard deviation. Of classes by the names of
+        `CLASS_MEASURES`: fraction of labels that the most probable class hits; area under the ROC
+        curve, of more than two classes the mean over each against the rest; and expected
+        calibration error (Guo et al., arXiv:1706.04599), the mean difference between the largest
+        probability and the fraction of hits in 15 intervals of it.
     """
-    sample = known_values(sample)
-    if not len(sample):
+    kind: type[_Counted] = _CountedClasses
+    names: Sequence[str] = CLASS_MEASURES
+    if "label" not in sample:
+        sample, kind = known_values(sample), _Counted
         of_intervals = product(("coverage", "width"), _percents(sample))
         names = [*MEASURES, *map("_".join, of_intervals)]
-        return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
-    return _estimates(sample, _Counted, seed)
-
-
-def measure_classes(sample: pd.DataFrame, seed: int = 0) -> dict[str, Estimate]:
-    """Compute measures of predicted probabilities of classes, with 95 % confidence intervals.
-
-    Parameters
-    ----------
-    sample
-        Probabilities of one target, a column for each class, then ``label``, the place of the true
-        class among these columns, and ``structure``.
-    seed
-        Seed of the bootstrap of structures.
-
-    Returns
-    -------
-    dict
-        Estimates by the names of `CLASS_MEASURES`: fraction of labels that the most probable class
-        hits; area under the ROC curve, of more than two classes the mean over each against the
-        rest; and expected calibration error (Guo et al., arXiv:1706.04599), the mean difference
-        between the largest probability and the fraction of hits in 15 intervals of it.
-    """
     if not len(sample):
-        return dict.fromkeys(CLASS_MEASURES, Estimate(np.nan, np.nan, np.nan))
-    return _estimates(sample, _CountedClasses, seed)
-
-
-def _estimates(sample: pd.DataFrame, kind: type[_Counted], seed: int) -> dict[str, Estimate]:
+        return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
     # A number whose square is too large has no measures, and a warning would not help.
     with np.errstate(over="ignore", invalid="ignore"):
         counted = kind(sample)
@@ -267,9 +247,8 @@ class TargetMeasures:
     flagged: int
     """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
-    """Estimates by the names of :func:`measure`, or of :func:`measure_classes`. If structures are
-    flagged, also ``mae_flagged`` (of classes ``accuracy_flagged``) for the flagged structures and
-    ``mae_unflagged`` for the others."""
+    """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
+    (of classes ``accuracy_flagged``) for these, and ``mae_unflagged`` for the others."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the measures to a dict for JSON; undefined numbers become None."""
@@ -319,7 +298,7 @@ def measure_targets(
             sample = pd.DataFrame(values.mean[known])
             sample["label"] = references[name][known].argmax(axis=1)
             sample["structure"] = rows[known]
-            found[name] = _measures(sample, flagged, "", measure_classes, "accuracy")
+            found[name] = _measures(sample, flagged, "", "accuracy")
             continue
         units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
         if manifest.is_extensive(name):
@@ -341,14 +320,13 @@ def _measures(
     sample: pd.DataFrame,
     flagged: NDArray[np.bool_],
     unit: str,
-    of: Callable[[pd.DataFrame], dict[str, Estimate]] = measure,
     first: str = "mae",
 ) -> TargetMeasures:
-    found = of(sample)
+    found = measure(sample)
     structures, is_flagged = np.unique(sample["structure"]), flagged[sample["structure"]]
     if is_flagged.any():
-        found[f"{first}_flagged"] = of(sample[is_flagged])[first]
-        found[f"{first}_unflagged"] = of(sample[~is_flagged])[first]
+        found[f"{first}_flagged"] = measure(sample[is_flagged])[first]
+        found[f"{first}_unflagged"] = measure(sample[~is_flagged])[first]
     n_flagged = int(flagged[structures].sum())
     return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
 

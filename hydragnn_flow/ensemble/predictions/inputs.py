@@ -72,14 +72,9 @@ class StructureGraphs:
     def example(self) -> Atoms:
         """Example of a structure that the members can predict, with two atoms."""
         assert self.manifest.cutoff is not None
-        said = dict.fromkeys(self.inputs, 0.0)
+        said = dict.fromkeys(graph_inputs(self.manifest), 0.0)
         at = [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]]
         return Atoms([min(self.known)] * 2, at, info=said)
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """Names of the values that the networks read of each structure besides its atoms."""
-        return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
         """Convert a structure to a graph like those of the training data.
@@ -105,9 +100,9 @@ class StructureGraphs:
             raise InputError(re.sub(r"^structure 0 ", "", str(error))) from None
         if encodings := self.manifest.provenance.get(ENCODINGS):
             add_encodings(graph, encodings)
-        if self.inputs:
+        if inputs := graph_inputs(self.manifest):
             try:
-                numbers = graph_attr(current(atoms).values, self.inputs)
+                numbers = graph_attr(current(atoms).values, inputs)
             except ValueError as error:
                 raise InputError(f"{error}; say it in the file, or in Atoms.info") from None
             add_keys(graph, {"graph_attr": numbers})

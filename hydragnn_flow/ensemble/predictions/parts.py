@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.integrity import fsync_tree
@@ -248,7 +250,7 @@ def predict_part(request: Mapping[str, Any]) -> None:
     RuntimeError
         If this node cannot load the ensemble.
     """
-    target, asked = Path(request["directory"]), Asked(**request["asked"])
+    target, asked = Path(request["directory"]), msgspec.convert(request["asked"], Asked)
     data = Path(asked.data)
     for path in (target.parent, Path(asked.run), data):
         if not path.exists():
@@ -257,8 +259,7 @@ def predict_part(request: Mapping[str, Any]) -> None:
             )
     if target.exists():
         return
-    of = (asked.run, asked.ensemble, tuple(asked.without), asked.coverage, asked.data_set)
-    ensemble = _ensemble(*of, request["device"])
+    ensemble = _ensemble(asked, request["device"])
     # The command has tried a store in another process.
     in_store = (data / MANIFEST).is_file()
     there = GraphStore.open(data, "random") if in_store else data
@@ -339,20 +340,15 @@ def _digest_of_data(opened: Graphs | Files) -> str:
 
 
 @lru_cache(maxsize=1)
-def _ensemble(
-    run: str,
-    digest: str,
-    without: tuple[int, ...],
-    coverage: float,
-    data_set: str | None,
-    device: str,
-) -> Ensemble:
-    if digest_of_ensemble(run) != digest:
-        raise InputError(f"{run}: the ensemble has changed meanwhile; give the same command again")
+def _ensemble(asked: Asked, device: str) -> Ensemble:
+    if digest_of_ensemble(asked.run) != asked.ensemble:
+        raise InputError(
+            f"{asked.run}: the ensemble has changed meanwhile; give the same command again"
+        )
     try:
-        ensemble = Ensemble.load(run, without=without, data_set=data_set)
-        if ensemble.coverage != coverage:
-            ensemble = ensemble.at(coverage)
+        ensemble = Ensemble.load(asked.run, without=asked.without, data_set=asked.data_set)
+        if ensemble.coverage != asked.coverage:
+            ensemble = ensemble.at(asked.coverage)
         return ensemble.on_device(device)
     except InputError as error:
         # The driver has loaded it, so this node is at fault, and another may do it.

@@ -295,8 +295,6 @@ def _mapped(state: Any, visit: Callable[[str, Any], Any], place: str = "") -> An
 
 
 VERSION = 5
-IN_PARTS = 6
-"""Version of a checkpoint that is sharded over several files, which earlier packages refuse."""
 FILE = "checkpoint.pt"
 PATTERN = "checkpoint*.pt"
 """Glob pattern of all checkpoints in a folder."""
@@ -406,7 +404,7 @@ def load_checkpoint(
         found, expected = state.pop(CHECKSUM, None), (known or {}).get(path.name)
         if expected is not None and found != expected:
             raise ValueError("it is another than segments.jsonl names")
-        if (version := state.get("version")) not in (VERSION, IN_PARTS):
+        if (version := state.get("version")) != VERSION:
             told = f"{path}: has checkpoint version {version}, this package reads {VERSION}"
             raise InputError(f"{told}; {remedy}")
         return joined(state, path.parent, remedy, share, lazily=lazily)

@@ -16,7 +16,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, passing, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import (
-    IN_PARTS,
     KEY,
     PATTERN,
     REMEDY,
@@ -179,7 +178,7 @@ class Sending:
             facts[part, 0] = patiently(file.stat, seconds=SECONDS_TO_RECOVER).st_size
             facts[part, 1] = patiently(partial(checksum, file), seconds=SECONDS_TO_RECOVER)
         files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
-        return {"version": IN_PARTS, KEY: {"folder": name, "files": files}}
+        return {KEY: {"folder": name, "files": files}}
 
     def _read(self, path: Path, **how: Any) -> dict[str, Any]:
         try:

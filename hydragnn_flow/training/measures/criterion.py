@@ -117,8 +117,8 @@ class Criterion:
         labels: Mapping[str, Floats],
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
-    ) -> tuple[Floats, Floats]:
-        """Return the residuals of candidate models on all targets, and the weight of each residual.
+    ) -> tuple[Floats, Floats, NDArray[np.int64]]:
+        """Return the residuals of candidate models on all targets, their weights and structures.
 
         Parameters
         ----------
@@ -135,30 +135,34 @@ class Criterion:
 
         Returns
         -------
-        residuals, shares
-            ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`. The criterion of
-            a weighted mean is ``(Σ shares |weights @ residuals|^p)^(1/p)``, with p = :attr:`power`.
+        residuals, shares, structure
+            ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`, and the index of
+            each residual's graph, ``[N]``. The criterion of a weighted mean is
+            ``(Σ shares |weights @ residuals|^p)^(1/p)``, with p = :attr:`power`.
         """
         parts: list[tuple[Floats, float]] = []
+        structures = []
         for key, trivial in self.trivial_errors.items():
             target, _, data_set = key.partition("@")
-            known = np.isfinite(labels[target])
+            known, structure = np.isfinite(labels[target]), np.arange(len(n_atoms))
+            if len(known) != len(n_atoms):
+                structure = np.repeat(structure, n_atoms)
             if data_set:
                 assert branch is not None
-                rows = branch == self.branches[data_set]
-                rows = rows if len(rows) == len(known) else np.repeat(rows, n_atoms)
-                known = known & rows[:, None]
+                known &= (branch == self.branches[data_set])[structure, None]
             if not known.any():
                 continue
             residuals = np.asarray(predictions[target] - labels[target], np.float64)
             if target in self.per_atom:
                 residuals = residuals / np.asarray(n_atoms, np.float64)[:, None]
             parts.append((residuals[:, known], trivial))
+            structures.append(structure[np.nonzero(known)[0]])
         shares = [
             np.full(flat.shape[1], 1 / (len(parts) * flat.shape[1] * trivial**self.power))
             for flat, trivial in parts
         ]
-        return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
+        flat = np.concatenate([flat for flat, _ in parts], axis=1)
+        return flat, np.concatenate(shares), np.concatenate(structures)
 
 
 def criterion_for(

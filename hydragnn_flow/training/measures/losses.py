@@ -30,7 +30,7 @@ from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.branches import branch_of_graph, sum_by
-from hydragnn_flow.models.geometry import STRESS, VOIGT, VOIGT_PLACES
+from hydragnn_flow.models.geometry import STRESS, VOIGT, in_voigt
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.training.distributed import World
 
@@ -219,9 +219,6 @@ def _normalised(weights: list[float]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-__all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
-
-
 @dataclass(frozen=True)
 class Counts:
     """Number of graphs and number of atoms in a global batch, which all ranks compute together.
@@ -300,7 +297,7 @@ class Loss:
         """
         means = [
             values.sum().double() / (getattr(counts, elements) * values.shape[1])
-            for values, elements in self.term_values(outputs, batch)
+            for values, elements, *_ in self.term_values(outputs, batch)
         ]
         # DDP waits for a gradient of every parameter, so other outputs are added with factor 0. Not
         # forces: they use the energy's parameters, and would cost a second derivative.
@@ -314,11 +311,12 @@ class Loss:
 
     def term_values(
         self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
-    ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
+    ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"], Tensor, Tensor | None]]:
         """Yield for each loss term the loss of its elements, and the count that divides their sum.
 
         The losses are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The count is ``graphs`` or
-        ``atoms``: the sum is divided by that number of the global batch, times ``dim``.
+        ``atoms``: the sum is divided by that number of the global batch, times ``dim``. After these
+        come the labels, and the branch of each row, None if there is one branch.
 
         Parameters
         ----------
@@ -335,8 +333,8 @@ class Loss:
         each = zip(self.terms, self._scales, self._row_weights[judging], strict=True)
         for term, scale, weights in each:
             output = outputs[term.target]
-            labels = reference(batch, term.target, output)
-            known = labels.isfinite() if term.masked or is_filled else None
+            labels = given = reference(batch, term.target, output)
+            known = given.isfinite() if term.masked or is_filled else None
             if known is not None:  # a product with 0 would leave NaN
                 labels = torch.where(known, labels, 0.0)
             residual = output - labels
@@ -366,7 +364,7 @@ class Loss:
                 values = values * of_rows.to(values.dtype)
             if known is not None:
                 values = torch.where(known, values, 0.0)
-            yield values, self._elements[term.level]
+            yield values, self._elements[term.level], given, of_row
 
     def total(self, means: Tensor) -> Tensor:
         """Return the training loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
@@ -393,14 +391,8 @@ class Loss:
             Sums of losses, numbers of labels, and numbers of labels with those that are missing,
             ``[3, n_terms, n_branches]`` float64.
         """
-        of_graph = branch_of_graph(batch, self._n_branches)
         found = []
-        values_of_terms = self.term_values(outputs, batch, judging=True)
-        for term, (values, _) in zip(self.terms, values_of_terms, strict=True):
-            labels = reference(batch, term.target, outputs[term.target])
-            of_row = of_graph
-            if of_graph is not None and term.level == "node":
-                of_row = of_graph.index_select(0, batch.batch)
+        for values, _, labels, of_row in self.term_values(outputs, batch, judging=True):
             each = (values, labels.isfinite(), ~labels.isinf())  # infinite ones are padding
             found.append(torch.stack([sum_by(one, of_row, self._n_branches) for one in each]))
         return torch.stack(found, dim=1)
@@ -466,11 +458,8 @@ def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
     order.
     """
     labels: Tensor = batch[target].to(like)
-    if target == STRESS and labels.numel() == 9 * len(like):
-        tensor = labels.view(len(like), 9)
-        # Indexing with a list would copy the list to the device in every step.
-        return torch.stack([tensor[:, at] for at in VOIGT_PLACES], dim=1)
-    return labels.view_as(like)
+    is_tensor = target == STRESS and labels.numel() == 9 * len(like)
+    return in_voigt(labels) if is_tensor else labels.view_as(like)
 
 
 def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.models.branches import branch_of_graph, sum_by
-from hydragnn_flow.models.geometry import STRESS
-from hydragnn_flow.training.measures.losses import STRESS_DIM, atoms_per_graph, reference
+from hydragnn_flow.training.measures.losses import atoms_per_graph, reference
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,6 @@ class Metric:
 
     target: str
     level: str
-    dim: int
-    """Number of components of the target."""
     per_atom: bool
     """True if the error of a graph is divided by its number of atoms."""
     error: CriterionName
@@ -65,25 +62,24 @@ class Metrics:
         self, targets: Mapping[str, str], manifest: Manifest, criterion: CriterionName = "mae"
     ) -> None:
         self._metrics: list[Metric] = []
-        self._data_sets = manifest.data_sets
-        self._branches: Tensor | None = None
+        # Name of each branch that has one; of a single data set errors are not told apart.
+        self._data_sets = manifest.data_sets or {0: ""}
         for target, level in targets.items():
-            dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
             extensive = manifest.is_extensive(target)
             if not manifest.targets[target].classes:
-                self._metrics.append(Metric(target, level, dim, False, "mae"))
+                self._metrics.append(Metric(target, level, False, "mae"))
             if extensive:
-                self._metrics.append(Metric(target, level, dim, True, "mae"))
+                self._metrics.append(Metric(target, level, True, "mae"))
             if criterion == "rmse":
-                self._metrics.append(Metric(target, level, dim, extensive, "rmse"))
+                self._metrics.append(Metric(target, level, extensive, "rmse"))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result of :meth:`sums`, ``(2 n_metrics, n_data_sets)``."""
-        return 2 * len(self._metrics), max(len(self._data_sets), 1)
+        """Shape of the result of :meth:`sums`, ``(2 n_metrics, n_branches)``."""
+        return 2 * len(self._metrics), max(self._data_sets) + 1
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Sum each error over the labels of each data set in a batch; missing ones do not count.
+        """Sum each error over the labels of each branch in a batch; missing ones do not count.
 
         Parameters
         ----------
@@ -93,12 +89,12 @@ class Metrics:
         Returns
         -------
         Tensor
-            ``[2 n_metrics, n_data_sets]`` float64, with squares for a root mean square. The second
+            ``[2 n_metrics, n_branches]`` float64, with squares for a root mean square. The second
             half of the rows are the numbers of values that each error is the sum of.
         """
         sums: list[Tensor] = []
         numbers: list[Tensor] = []
-        of_graph = self._number_of_graph(batch)
+        of_graph = branch_of_graph(batch, self.shape[1])
         of_atom = None if of_graph is None else of_graph.index_select(0, batch.batch)
         for metric in self._metrics:
             output = outputs[metric.target].detach()
@@ -109,9 +105,9 @@ class Metrics:
                 error = error / atoms_per_graph(batch, error)
             if metric.error == "rmse":
                 error = error.double().square()
-            data_set = of_graph if metric.level == "graph" else of_atom
-            sums.append(sum_by(error, data_set, self.shape[1]))
-            numbers.append(sum_by(known, data_set, self.shape[1]))
+            branch = of_graph if metric.level == "graph" else of_atom
+            sums.append(sum_by(error, branch, self.shape[1]))
+            numbers.append(sum_by(known, branch, self.shape[1]))
         return torch.stack(sums + numbers)
 
     def means(self, sums: Tensor) -> dict[str, float]:
@@ -126,28 +122,17 @@ class Metrics:
             Sum of the results of :meth:`sums`.
         """
         means: dict[str, float] = {}
-        for metric, *of_data_sets in zip(self._metrics, *sums.chunk(2), strict=True):
-            pairs = zip(*(values.tolist() for values in of_data_sets), strict=True)
-            found = [_mean(metric, total, size) if size else None for total, size in pairs]
-            known = [mean for mean in found if mean is not None]
-            if known:
-                means[metric.name] = sum(known) / len(known)
-            for data_set, mean in zip(self._data_sets.values(), found, strict=False):
-                if mean is not None:
-                    means[of_data_set(metric.name, data_set)] = mean
+        for metric, *of_branches in zip(self._metrics, *sums.chunk(2), strict=True):
+            totals, sizes = (values.tolist() for values in of_branches)
+            found = {
+                name: _mean(metric, totals[branch], sizes[branch])
+                for branch, name in self._data_sets.items()
+                if sizes[branch]
+            }
+            if found:
+                means[metric.name] = sum(found.values()) / len(found)
+            means |= {of_data_set(metric.name, name): mean for name, mean in found.items() if name}
         return means
-
-    def _number_of_graph(self, batch: Batch) -> Tensor | None:
-        """Return the index of each graph's data set, int64 [n_graphs]; None without data sets."""
-        if not self._data_sets:
-            return None
-        branches = list(self._data_sets)
-        branch = branch_of_graph(batch, max(branches) + 1)
-        if branch is None or branches == list(range(len(branches))):
-            return branch
-        if self._branches is None:  # a copy within a recorded evaluation would end it
-            self._branches = torch.tensor(branches, device=branch.device)
-        return torch.bucketize(branch, self._branches)
 
 
 def _mean(metric: Metric, total: float, size: float) -> float:

@@ -67,10 +67,6 @@ class Budget:
     """Number of batches per step. A graph is too large if it exceeds the limits of one batch, so
     this number does not change which graphs are trained on."""
 
-    def __post_init__(self) -> None:
-        if not self.limits or min(self.limits.values()) < 1:
-            raise ValueError("a budget needs a limit of graphs, atoms or edges, each 1 at least")
-
     @classmethod
     def of(cls, network: NetworkConfig, batches: int = 1) -> Budget:
         """Return the limits of a batch that `Training.batch_size` or `Training.Batching` sets.
