@@ -30,12 +30,12 @@ from model_race.sides import CPU, Ours
 from results import Cell, Line, Number, Run, Table, line_table, say
 
 from hydragnn_flow.training import recorded
+from hydragnn_flow.training.filled import TRAINING, choose_sizes, rows_of
 from hydragnn_flow.training.measures.losses import Counts
 from hydragnn_flow.training.memory import keep_freed_memory
 from hydragnn_flow.training.plan.batching import Budget, Ints, deal
 from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch
 from hydragnn_flow.training.plan.sampling import InBlocks, Shuffled
-from hydragnn_flow.training.plan.sizes import TRAINING, choose_sizes, rows_of
 
 ATOMS: dict[str, Any] = {
     "molecules": lambda rng, n: rng.normal(18, 3, n).clip(4, 29),  # as QM9's
