@@ -68,8 +68,8 @@ class EnsembleCalculator(Calculator):
     Raises
     ------
     InputError
-        If the ensemble's members are not potentials or need more than structures, if it predicts
-        their median, if the unit of its energies is unknown, or if there is no such device.
+        If the ensemble's members are not potentials or need more than structures, if the unit of
+        its energies is unknown, or if there is no such device.
 
     Examples
     --------

@@ -55,6 +55,15 @@ def test_standard_deviations_are_those_of_errors_with_a_few_large_ones():
     assert np.median(ratio) == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.parametrize("n", [1, 3, 10])
+def test_a_few_errors_hardly_change_the_scale(n):
+    for seed in range(10):
+        spread = np.ones((n, 1))
+        errors = np.random.default_rng(seed).normal(size=(n, 1))
+        [deviation] = calibrated(errors, spread).deviations
+        assert 0.5 < deviation.scale < 2.0
+
+
 def test_scale_and_floor_are_found_per_atom():
     rng = np.random.default_rng(3)
     atoms = rng.integers(8, 64, size=(20_000, 1)).astype(float)

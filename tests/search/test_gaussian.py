@@ -287,6 +287,20 @@ def test_the_volume_that_a_point_adds_is_that_of_many_draws(objectives):
     np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.05)
 
 
+def test_both_ends_of_a_front_are_proposed():
+    space = {"x": Parameter(float=(0, 1)), "y": Parameter(float=(0, 1))}
+    proposer, trials = Proposer(space, 2), []
+    for number in range(40):
+        start = {"x": 0.3 + 0.4 * (number * 0.38 % 1), "y": number * 0.62 % 1}
+        point = start if number < 12 else proposer.propose(trials, [], 1, number)[0]
+        error, size = point["x"] + point["y"], 1 - point["x"]
+        trials.append(KnownTrial(point, [error, size], []))
+    errors, sizes = np.array([trial.numbers for trial in trials]).T
+    assert errors.min() < 0.05
+    assert sizes.min() < 0.05
+    assert errors[sizes < 0.2].min() < 1.0  # of these, too, the one with the smaller error
+
+
 def test_losses_are_made_normal_by_the_power_that_scipy_finds():
     drawn = np.random.default_rng(0).standard_normal(60)
     for losses in (drawn, drawn**2 - 1, np.exp(2 * drawn), np.append(drawn, 40.0), 0 * drawn):

@@ -190,5 +190,5 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
     """Return the StoreError for a path that cannot be written, as on a full disk."""
     return StoreError(
         f"{path} cannot be written ({error.strerror or error}); "
-        "free space on its disk or choose another directory"
+        "free space on its disk, delete what is there or choose another directory"
     )

@@ -156,6 +156,8 @@ def compare_models(
         told = distributions[target]
         held = measured_coverage(np.where(known, reference, np.nan), told)
         noise = told.aleatoric_std
+        if noise is not None:
+            noise = (noise * scale)[np.broadcast_to(known, noise.shape)]
         found[label] = {
             "target": target,
             "unit": unit,
@@ -164,7 +166,7 @@ def compare_models(
             "mae": {name: of.to_dict() for name, of in zip(names, mae, strict=True)},
             "change": {name: of.to_dict() for name, of in zip(names[1:], change, strict=True)},
             "coverage": None if about.classes else held,
-            "aleatoric_std": None if noise is None else float((noise * scale).mean()),
+            "aleatoric_std": None if noise is None else float(noise.mean()),
         }
     return found
 

@@ -53,10 +53,10 @@ class Proposer:
     Ginsbourger et al., 2010).
 
     Each objective has a Gaussian process of its own. With several, the improvement is the volume
-    that a trial adds to that between the Pareto front and a corner, which nine tenths of the trials
-    are below in each objective (Emmerich, Deutz and Klinkenberg, IEEE Congr. Evol. Comput. 2011,
-    2147). Each limit has a process, too, and the improvement counts with the probability that the
-    limits hold (Gardner et al., ICML 2014).
+    that a trial adds to that between the Pareto front and a corner beyond the front and nine tenths
+    of the trials (Emmerich, Deutz and Klinkenberg, IEEE Congr. Evol. Comput. 2011, 2147). Each
+    limit has a process, too, and the improvement counts with the probability that the limits hold
+    (Gardner et al., ICML 2014).
 
     The process of the first objective knows the losses at all rungs, of trials that run or were
     stopped early, too, and predicts losses at the last one.
@@ -243,7 +243,7 @@ class Proposer:
         ``known`` points have losses, and are sorted by `_ranked`. ``taken`` has the known points
         first, in any order, and then the points of trials without a loss.
         """
-        best = known[:_BEST] if self._objectives == 1 else known
+        best = known[: _BEST if self._objectives == 1 else MOST_FITTED]
         expected, _, held = self._expected(np.concatenate([best, taken[len(known) :]]))
         front = _front(expected[held > math.log(0.5)])
         good = known[_inside(known, branch)][:_BEST]
@@ -303,7 +303,9 @@ class Proposer:
         if len(front) and self._objectives == 1:
             gain += _log_improvement(front[0, 0], mean[:, 0], deviation[:, 0])
         elif len(front):
-            volume = _added(front, self._corner, mean, deviation)
+            # Beyond the front, so that its ends are improved, too.
+            corner = np.maximum(self._corner, front.max(axis=0) + 0.5)
+            volume = _added(front, corner, mean, deviation)
             gain += np.log(np.maximum(volume, np.finfo(float).tiny))
         return np.where(_inside(points, branch), gain, -np.inf)
 
@@ -312,15 +314,19 @@ def _ranked(losses: Floats) -> Integers:
     """Return the order of trials by how many others are better in all losses [n, n_losses]."""
     if losses.shape[1] == 1:
         return np.argsort(losses[:, 0])
-    better: Integers = (losses[:, None] > losses).all(axis=-1).sum(axis=1)
-    return np.argsort(better, kind="stable")
+    better = (losses[:, None] > losses).all(axis=-1).sum(axis=1)
+    newest = -np.arange(len(better))  # of equal ones first
+    order: Integers = np.lexsort((newest, better))
+    return order
 
 
 def _front(losses: Floats) -> Floats:
-    """Return the losses [n, n_losses] that no others dominate, without repetitions."""
+    """Return at most 100 of the losses [n, n_losses] that no others dominate."""
     losses = np.unique(losses, axis=0)
     dominated: Bools = (losses[:, None] >= losses).all(axis=-1).sum(axis=1) > 1
-    return losses[~dominated]
+    front = losses[~dominated]
+    kept: Floats = front[np.linspace(0, len(front) - 1, min(len(front), 100)).astype(int)]
+    return kept
 
 
 def _added(front: Floats, corner: Floats, mean: Floats, deviation: Floats) -> Floats:
@@ -332,29 +338,29 @@ def _added(front: Floats, corner: Floats, mean: Floats, deviation: Floats) -> Fl
     Parameters
     ----------
     front, corner
-        Losses [n_front, n_losses] on the front, and those of the corner [n_losses].
+        Losses [n_front, n_losses] on the front, and those of the corner [n_losses] beyond it.
     mean, deviation
         Means and standard deviations [n, n_losses] of the points' losses: normal, independent.
     """
+    edges = np.concatenate([front, corner[None]])
+    below = np.exp(_log_improvement(edges[:, None], mean, deviation))
 
-    def below(edge: float) -> Floats:
-        gain: Floats = np.exp(_log_improvement(edge, mean[:, -1], deviation[:, -1]))
-        return gain
+    def added(rows: Integers, axis: int) -> Floats:
+        """Return the volume [n] in the first losses, up to ``axis``, that some rows leave."""
+        rows = rows[np.argsort(edges[rows, axis])]
+        if axis == 0:
+            return below[rows[0], :, 0]
+        volume = np.zeros(len(mean))
+        for i, row in enumerate(rows):
+            reached = below[row, :, axis] - (below[rows[i - 1], :, axis] if i else 0.0)
+            volume += reached * added(np.append(rows[:i], len(front)), axis - 1)
+        return volume
 
-    if front.shape[1] == 1:
-        return below(front.min(initial=corner[0]))
-    front = front[np.argsort(front[:, -1])]
-    volume, deeper = np.zeros(len(mean)), np.zeros(len(mean))
-    for i, edge in enumerate(np.minimum(np.append(front[:, -1], np.inf), corner[-1])):
-        reached = below(edge)
-        rest = _added(front[:i, :-1], corner[:-1], mean[:, :-1], deviation[:, :-1])
-        volume += (reached - deeper) * rest
-        deeper = reached
-    return volume
+    return added(np.arange(len(edges)), len(corner) - 1)
 
 
-def _log_improvement(least: float, mean: Floats, deviation: Floats) -> Floats:
-    """Return the logarithm of the expected improvement over a loss [n]."""
+def _log_improvement(least: float | Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Return the logarithm of the expected improvement over a loss."""
     gain: Floats = np.log(deviation) + log_gain((least - mean) / deviation)
     return gain
 
