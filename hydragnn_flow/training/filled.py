@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.data.reading.split import empty_batch
 from hydragnn_flow.training.plan.batching import Ints, Sizes
 
 # Keys that networks read per atom and per edge; all others that they read have a row per graph.
@@ -141,7 +142,7 @@ class Layout:
 
     def batch(self, memory: Tensor) -> Batch:
         """Return the filled batch whose tensors share ``memory``, uint8 ``[size]``."""
-        made = Batch(_base_cls=Data)
+        made = empty_batch()
         for key, (begin, dtype, shape) in self.places.items():
             kind = torch.from_numpy(np.empty(0, dtype)).dtype
             end = begin + kind.itemsize * math.prod(shape)

@@ -32,6 +32,14 @@ from hydragnn_flow.data.store.origins import MASKED, load_origins, named
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError, SelectionError
 
+_BATCH = type(Batch(_base_cls=Data))
+
+
+def empty_batch() -> Batch:
+    """Return a PyG batch without tensors; ``Batch()`` makes classes first, for 0.1 ms of CPU."""
+    batch: Batch = type.__call__(_BATCH)
+    return batch
+
 
 def collate(
     values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
@@ -58,7 +66,7 @@ def collate(
     no_increment = torch.zeros(len(graphs), dtype=torch.int64)
     slices_of: dict[int, NDArray[np.int64]] = {id(rows["x"]): atoms}
 
-    batch = Batch(_base_cls=Data)
+    batch = empty_batch()
     slices, increments = {}, {}
     for key, array in values.items():
         kind = rows[key]
