@@ -277,12 +277,12 @@ def _width(scores: Floats, structure: NDArray[np.int64]) -> float:
 
     The score that :func:`fit_deviation` minimises grows with the error and not with its square, so
     it fits the many small errors: the standard deviation is too small where a few are large. A
-    score beyond three counts as three, as one wrong label must not widen all error bars. Ten more
-    structures count as one, so that a few structures hardly change the scale of the spread.
+    score beyond three counts as three, as one wrong label must not widen all error bars. Three
+    more structures count as one each, so that a few hardly change the scale of the spread.
     """
     _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
     squares = np.bincount(number, (np.minimum(scores, 3) ** 2).mean(axis=1)) / counts
-    return math.sqrt((squares.sum() + 10) / (len(counts) + 10))
+    return math.sqrt((squares.sum() + 3) / (len(counts) + 3))
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
