@@ -287,8 +287,8 @@ class TrainingOutcome:
     """Number of training steps that an earlier segment had taken after ``from_epoch`` whole
     epochs."""
     best_val_error: float | None = None
-    """Smallest criterion (relative validation error) of any epoch so far; for a member, of any
-    epoch since it left its trial. None if no epoch was validated."""
+    """Criterion (relative validation error) of the weights kept so far: the smallest of any epoch,
+    but see :class:`.Progress` for a member. None if no epoch was validated."""
     best_val_loss: float | None = None
     """Validation loss after the epoch of ``best_val_error``."""
     best_epoch: int | None = None

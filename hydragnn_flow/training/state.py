@@ -26,13 +26,14 @@ class Progress:
     batches: int = 1
     """Number of batches per step in the current epoch, over all ranks, however many there are."""
     best_val_error: float = float("inf")
-    """Smallest criterion (relative validation error, without unit) of any epoch so far. For a
-    member only epochs of its own training count, not those of its trial."""
+    """Criterion (relative validation error, without unit) of the weights kept so far: for a trial
+    the smallest of any epoch; for a member that of the latest epoch of its own training whose
+    criterion is as small within the standard error of the validation structures."""
     best_val_loss: float = float("inf")
-    """Validation loss of the weights with the smallest criterion."""
+    """Validation loss of the weights kept so far."""
     best_epoch: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    """Validation errors of the weights with the smallest criterion: name of the error -> value."""
+    """Validation errors of the weights kept so far: name of the error -> value."""
     history: list[list[float]] = field(default_factory=list)
     """[epoch, training loss, validation loss, criterion] of every epoch."""
     patient_since: int = 0
@@ -47,6 +48,13 @@ class Progress:
         """Restore the progress from a checkpoint; older ones lack some values or have others."""
         known = values.keys() & {field.name for field in fields(cls)}
         return cls(**{name: values[name] for name in known})
+
+    @property
+    def smallest(self) -> tuple[float, int]:
+        """Smallest criterion and its epoch, for a member of its own training; infinity and 0 if no
+        epoch has ended."""
+        own = ((row[3], int(row[0])) for row in self.history if row[0] > self.patient_since)
+        return min(own, default=(float("inf"), 0))
 
     def leave_trial(self) -> None:
         """Forget the best epoch of the trial that a member continues; only its own epochs count."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_cases import NETWORK, changed, make_spec, network_with
 from torch_geometric.data import Data
-from training_cases import kept_in, member_of, same, stops_at
+from training_cases import kept_in, member_of, same, segment, stops_at
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
@@ -202,6 +202,28 @@ def test_an_early_dip_of_its_trial_does_not_outlive_a_members_training(
     state = load_checkpoint(spec.folder / FILE)
     averaged = state["average"]["weights"]
     assert same({key: state["best"][key] for key in averaged}, averaged)
+
+
+def test_later_weights_of_a_member_count_as_long_as_chance_explains_that_they_are_worse(
+    tmp_path, alloy_store, monkeypatch
+):
+    limit = 0.2 * (1 + len(alloy_store["valset"]) ** -0.5)
+    # The trial's epoch, three of the member's, and its last weights without average.
+    judged_by(monkeypatch, 0.1, 0.2, limit - 1e-6, limit + 1e-6, limit)
+    trial = make_spec(tmp_path / "t", alloy_store, 1)
+    run_segment(trial)
+    _, result = continued(tmp_path / "m", trial, 4)
+    assert (result.best_epoch, result.best_val_error) == (3, limit - 1e-6)
+
+
+def test_early_stopping_of_a_member_waits_from_the_smallest_criterion(
+    tmp_path, alloy_store, monkeypatch
+):
+    judged_by(monkeypatch, 0.2, *[0.201] * 8)
+    stopping = {"Training__EarlyStopping": True, "Training__patience": 2}
+    spec = changed(segment(tmp_path / "t", alloy_store, 8, **stopping), kind="member")
+    result = run_segment(spec)
+    assert (result.to_epoch, result.best_epoch) == (3, 3)
 
 
 def test_the_last_weights_of_a_member_compete_as_they_are(tmp_path, alloy_store, monkeypatch):
