@@ -793,8 +793,8 @@ class Trainer:
         progress.history.append([progress.epoch, train_loss, val_loss, error])
         self.schedule.observe(val_loss)
         self._unsaved = True
-        # Of few structures the smallest criterion is chance. Later weights, at a lower learning rate,
-        # had smaller errors on others, by up to a seventh.
+        # Of few structures the smallest criterion is chance. Later weights, at a lower rate, had
+        # errors up to 7 % smaller on others.
         tolerated = progress.smallest[0] * (1 + math.sqrt(1 / len(self.val)))
         is_enough = self.spec.kind == "member" and error <= tolerated
         return self._compare(val_loss, error, metrics, is_enough)
