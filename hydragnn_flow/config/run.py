@@ -163,7 +163,7 @@ class EnsembleConfig(Section):
     error, divided by the same error of a trivial predictor."""
     aggregation: Literal["auto", Aggregation] = "auto"
     """Combination of the members' predictions: weighted mean, mean (``uniform``) or median.
-    ``auto`` takes the weighted mean, or the median if its error in validation is smaller.
+    ``auto`` takes the weighted mean, or the median if its error on folds left out is smaller.
     Potentials have no median, because forces would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The

@@ -50,6 +50,8 @@ from hydragnn_flow.training.predict import join_members, labels_of, predict_batc
 # campaigns, 4, 6 and 8 were equally good within 1 %; equal weights were much worse where members
 # differ.
 _POWER = 6
+# Smallest weight beside the best member's, or it is 0: that of a criterion ten times as large.
+_LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Combination:
     aggregation: Aggregation
     weights: Floats
     """Weights ``[n_members]`` that add up to one; equal unless ``aggregation`` is ``weighted``.
-    Members whose criterion is infinite have weight zero."""
+    Members whose criterion is infinite, or ten times the best, have weight zero."""
     fold_weights: Floats
     """Weights ``[n_folds, n_members]``; a row is fitted without its fold."""
     scores: dict[str, float]
@@ -88,8 +90,10 @@ def combine_best(
     asked
         Value of the key `ensemble.aggregation`.
     median
-        True if ``auto`` may choose the median.
+        True if ``auto`` may choose the median, of three or more members.
     """
+    wild = ~np.isfinite(judged.criterion(judged.residuals))
+    judged = replace(judged, residuals=np.where(wild[:, None], np.inf, judged.residuals))
     n_folds = int(folds.max()) + 1
     parts = [folds == fold for fold in range(n_folds)]
     others = [_masked(judged, ~part if n_folds > 1 else part) for part in parts]
@@ -100,6 +104,7 @@ def combine_best(
     }
     held_out = [_masked(judged, part) for part in parts]
     counted = _weights(judged, 0) > 0
+    median &= int(counted.sum()) > 2  # otherwise it is the mean
     scores = {
         **{kind: _cross_validated(held_out, rows) for kind, rows in weights.items()},
         "median": float(judged.criterion(np.median(judged.residuals[counted], axis=0))),
@@ -125,7 +130,8 @@ def _weights(judged: Judged, power: int) -> Floats:
     """Return weights ``[n_members]`` that are inversely proportional to a power of the criterion.
 
     The criterion is that of each member alone, and ``power`` is the exponent. The weights add up to
-    one. They are zero where the criterion is infinite, and equal if it is infinite for all members.
+    one. They are zero where the criterion is infinite or, with a power, ten times the best, and
+    equal if it is infinite for all members.
     """
     criterion = judged.criterion(judged.residuals)
     best, finite = criterion.min(), np.isfinite(criterion)
@@ -133,7 +139,7 @@ def _weights(judged: Judged, power: int) -> Floats:
     if finite.any():
         if best > 0:
             by_criterion = (best / criterion) ** power
-        by_criterion[~finite] = 0.0
+        by_criterion[~finite | (by_criterion < _LEAST)] = 0.0
     return np.asarray(by_criterion / by_criterion.sum())
 
 
@@ -148,7 +154,7 @@ class Member:
     member: int
     trial: int
     best_val_error: float
-    """Best criterion on the validation split."""
+    """Criterion of its weights on the validation split."""
     best_val_loss: float
     gcds: list[str]
     seconds: float

@@ -26,9 +26,10 @@ class Progress:
     batches: int = 1
     """Number of batches per step in the current epoch, over all ranks, however many there are."""
     best_val_error: float = float("inf")
-    """Criterion (relative validation error, without unit) of the weights kept so far: for a trial
-    the smallest of any epoch; for a member that of the latest epoch of its own training whose
-    criterion is as small within the standard error of the validation structures."""
+    """Criterion (relative validation error, without unit) of the weights kept so far: for a trial,
+    or with early stopping, the smallest of any epoch; for a member that of the latest epoch of its
+    own training whose criterion is at most 1 + 1/√n times the smallest, with n validation
+    structures."""
     best_val_loss: float = float("inf")
     """Validation loss of the weights kept so far."""
     best_epoch: int = 0
@@ -50,11 +51,10 @@ class Progress:
         return cls(**{name: values[name] for name in known})
 
     @property
-    def smallest(self) -> tuple[float, int]:
-        """Smallest criterion and its epoch, for a member of its own training; infinity and 0 if no
-        epoch has ended."""
-        own = ((row[3], int(row[0])) for row in self.history if row[0] > self.patient_since)
-        return min(own, default=(float("inf"), 0))
+    def smallest(self) -> float:
+        """Smallest criterion of an epoch, for a member of its own training; infinity before."""
+        own = (row[3] for row in self.history if row[0] > self.patient_since)
+        return min(own, default=float("inf"))
 
     def leave_trial(self) -> None:
         """Forget the best epoch of the trial that a member continues; only its own epochs count."""

@@ -262,7 +262,7 @@ class Trainer:
     def is_finished(self) -> bool:
         """True if the segment's last epoch is reached, or early stopping ends the training."""
         progress = self.progress
-        waited = progress.epoch - max(progress.smallest[1], progress.patient_since)
+        waited = progress.epoch - max(progress.best_epoch, progress.patient_since)
         gives_up = self.settings.EarlyStopping and waited >= self.settings.patience
         return gives_up or progress.epoch >= self.spec.epochs.until_epoch
 
@@ -763,24 +763,24 @@ class Trainer:
         self,
         model: nn.Module,
         monitor: TrainingMonitor,
-        are_best: Callable[[float, float, dict[str, float]], bool],
+        are_kept: Callable[[float, float, dict[str, float]], bool],
     ) -> None:
-        """Evaluate a model's weights, and keep their predictions if they are the best so far.
+        """Evaluate a model's weights, and keep their predictions if the weights are kept.
 
-        ``are_best`` tells that from the validation loss, the criterion, and the errors by name.
+        ``are_kept`` tells that from the validation loss, the criterion, and the errors by name.
         """
         start, outputs = time.monotonic(), Outputs()
         val_loss, metrics = self.evaluate(
             model, self.val, lambda: self._check_stop(monitor), outputs
         )
         monitor.evaluated(time.monotonic() - start)
-        if are_best(val_loss, self.criterion.of_metrics(metrics), metrics):
+        if are_kept(val_loss, self.criterion.of_metrics(metrics), metrics):
             self._outputs = outputs
 
     def _finish_epoch(
         self, train_loss: float, val_loss: float, error: float, metrics: dict[str, float]
     ) -> bool:
-        """Record a validated epoch; return whether its weights are the best so far."""
+        """Record a validated epoch; return whether its weights are kept."""
         progress = self.progress
         if not math.isfinite(val_loss + error):
             raise Diverged(f"validation loss is {val_loss} in epoch {progress.epoch + 1}")
@@ -795,9 +795,10 @@ class Trainer:
         self._unsaved = True
         # Of few structures the smallest criterion is chance. Later weights, at a lower rate, had
         # errors up to 7 % smaller on others.
-        tolerated = progress.smallest[0] * (1 + math.sqrt(1 / len(self.val)))
-        is_enough = self.spec.kind == "member" and error <= tolerated
-        return self._compare(val_loss, error, metrics, is_enough)
+        tolerated = min(progress.smallest, progress.best_val_error)
+        tolerated *= 1 + math.sqrt(1 / len(self.val))
+        is_late = self.spec.kind == "member" and not self.settings.EarlyStopping
+        return self._compare(val_loss, error, metrics, is_late and error <= tolerated)
 
     def _judge_last_weights(self, monitor: TrainingMonitor) -> None:
         """Validate a member's last weights, without averaging; keep them if they are the best."""
@@ -812,7 +813,7 @@ class Trainer:
     def _compare(
         self, val_loss: float, error: float, metrics: dict[str, float], is_enough: bool = False
     ) -> bool:
-        """Keep the model's weights if they are the best so far or ``is_enough``; return if kept."""
+        """Keep the model's weights if their error is the smallest or ``is_enough``; return that."""
         progress = self.progress
         if not (is_enough or error < progress.best_val_error):
             return False
