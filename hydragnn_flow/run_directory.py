@@ -41,7 +41,6 @@ _ALWAYS_FREE = {"data.path", "trackers"}
 # Keys that limit the length of the search.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
 # Keys that are used only once the members are trained.
-_OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
 
 class RunDirectory:
@@ -98,7 +97,7 @@ class RunDirectory:
         * `search.trials`, `search.energy_kwh` and the keys of `ensemble` except
           `ensemble.criterion`, until the members are chosen, and later if `search.trials` is
           raised;
-        * `ensemble.coverage` and `ensemble.aggregation`, until the ensemble is finished;
+        * `ensemble.coverage`, until the ensemble is finished;
         * `data.path` and `trackers` at any time, and `search.warm_start` once the search has
           started.
 
@@ -116,7 +115,7 @@ class RunDirectory:
             if self.is_extended(config):
                 free |= {*_OF_THE_BUDGET, *_OF_THE_ENSEMBLE}
             elif not self.summary.exists():
-                free |= _OF_THE_FINISH
+                free |= {"ensemble.coverage"}
         elif self.has_begun:
             free = {*_ALWAYS_FREE, *_OF_THE_BUDGET, "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
@@ -188,10 +187,9 @@ class RunDirectory:
             return ""
         if self.summary.exists():
             return "of a finished ensemble no key can be changed, unless search.trials is raised; "
-        keys = " and ".join(sorted(_OF_THE_FINISH))
         return (
-            f"members are chosen, so of ensemble only {keys} can be changed, and the other keys "
-            f"when search.trials is raised; "
+            "members are chosen, so of ensemble only ensemble.coverage can be changed, and the "
+            "other keys when search.trials is raised; "
         )
 
     def config(self) -> RunConfig:

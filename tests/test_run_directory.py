@@ -149,11 +149,11 @@ def test_more_is_allowed_until_a_member_is_trained(sections, directory):
 
 def test_what_finishes_an_ensemble_may_change_until_it_is_finished(directory):
     write_network(directory.ensemble / "members" / "0", CONFIG.network)
-    other = configured(ensemble={"coverage": 0.8, "aggregation": "uniform"})
+    other = configured(ensemble={"coverage": 0.8})
     directory.check(other)
     message = refusal(lambda: directory.check(configured(ensemble={"size": 4})))
     assert "(ensemble.size differs)" in message
-    assert "only ensemble.aggregation and ensemble.coverage can be changed" in message
+    assert "only ensemble.coverage can be changed" in message
     directory.summary.touch()
     message = refusal(lambda: directory.check(other))
     assert "of a finished ensemble no key can be changed" in message

@@ -138,7 +138,6 @@ def _set(place: Any, parts: list[str], value: Any, path: str) -> None:
 
 CriterionName = Literal["mae", "rmse"]
 Strategy = Literal["greedy", "top"]
-Aggregation = Literal["weighted", "uniform", "median"]
 
 
 class EnsembleConfig(Section):
@@ -161,10 +160,6 @@ class EnsembleConfig(Section):
     criterion: CriterionName = "mae"
     """Error by which epochs, trials and members are judged: mean absolute or root mean square
     error, divided by the same error of a trivial predictor."""
-    aggregation: Literal["auto", Aggregation] = "auto"
-    """Combination of the members' predictions: weighted mean, mean (``uniform``) or median.
-    ``auto`` takes the weighted mean, or the median if its error on folds left out is smaller.
-    Potentials have no median, because forces would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split for calibration needs at least ``coverage / (1 - coverage)`` structures."""
@@ -248,12 +243,6 @@ class RunConfig(CampaignConfig):
             yield (
                 f"ensemble.epochs = {ensemble.epochs} is less than the trials' "
                 f"Training.num_epoch = {epochs}; raise it"
-            )
-        potential = base.Architecture.enable_interatomic_potential
-        if ensemble is not None and ensemble.aggregation == "median" and potential:
-            yield (
-                "ensemble.aggregation = median: forces would not be the gradient of the energy; "
-                "write auto, weighted or uniform"
             )
         if budget is None:
             return

@@ -19,7 +19,6 @@ from torch import nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import NETWORK, load_network
-from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.data import Manifest, batch_graphs
 from hydragnn_flow.data.store.manifest import symbols
 from hydragnn_flow.ensemble.applicability import (
@@ -62,8 +61,6 @@ class Committee:
     """Fraction of true values that prediction intervals are meant to contain."""
     numbers: tuple[int, ...] | None = None
     """Number of each member in the run, used in names of columns; None for 0, 1, 2, …"""
-    aggregation: Aggregation = "weighted"
-    """Combination of the members' predictions: ``median``, or else their mean with ``weights``."""
     applicability: Applicability = field(default_factory=Applicability)
     """Ranges of the training data, for notes on structures outside of them; unknown by default."""
     data_set: str | None = None
@@ -172,7 +169,6 @@ class Committee:
                 calibration,
                 structures.rows_of(self.manifest.targets[name]),
                 members.get(name + NOISE_SUFFIX),
-                self.aggregation == "median",
                 coverage=self.coverage,
             )
             for name, calibration in self.calibrations.items()

@@ -99,7 +99,6 @@ class Ensemble(Committee):
             manifest,
             summary["coverage"],
             tuple(numbers),
-            summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             directory=Path(path),
             tested={} if without else summary.get("errors", {}),

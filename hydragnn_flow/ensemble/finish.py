@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from hydragnn_flow.config.network import NetworkConfig
-from hydragnn_flow.config.run import Aggregation, EnsembleConfig
+from hydragnn_flow.config.run import EnsembleConfig
 from hydragnn_flow.data import GraphSplit, GraphStore
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.committee import load_member, member_files
@@ -54,97 +54,39 @@ _POWER = 6
 _LEAST = 1e-6
 
 
-@dataclass(frozen=True)
-class Combination:
-    """Rule by which members' predictions are combined: mean with weights, or median."""
+def member_weights(judged: Judged) -> Floats:
+    """Compute weights ``[n_members]`` of the members by their residuals; they add up to one.
 
-    aggregation: Aggregation
-    weights: Floats
-    """Weights ``[n_members]`` that add up to one; equal unless ``aggregation`` is ``weighted``.
-    Members whose criterion is infinite, or ten times the best, have weight zero."""
-    fold_weights: Floats
-    """Weights ``[n_folds, n_members]``; a row is fitted without its fold."""
-    scores: dict[str, float]
-    """Cross-validated criterion by name of the combination: ``weighted``, ``uniform``,
-    ``median``."""
-    members: Floats
-    """Criterion of each member alone, ``[n_members]``."""
-
-
-def combine_best(
-    judged: Judged, folds: NDArray[np.int64], asked: Aggregation | Literal["auto"], median: bool
-) -> Combination:
-    """Choose how members' predictions are combined, by cross-validation of their residuals.
-
-    The weights of the mean are inversely proportional to a power of each member's criterion.
-    Weights that minimise the criterion of the mean followed chance: of four members with equal
-    errors they silenced three.
-
-    Parameters
-    ----------
-    judged
-        Residuals of the members on the calibration split, or on the validation split if there is no
-        calibration split.
-    folds
-        Index of the fold that each residual's structure is in, ``[n]``, from 0 on.
-    asked
-        Value of the key `ensemble.aggregation`.
-    median
-        True if ``auto`` may choose the median, of three or more members.
-    """
-    wild = ~np.isfinite(judged.criterion(judged.residuals))
-    judged = replace(judged, residuals=np.where(wild[:, None], np.inf, judged.residuals))
-    n_folds = int(folds.max()) + 1
-    parts = [folds == fold for fold in range(n_folds)]
-    others = [_masked(judged, ~part if n_folds > 1 else part) for part in parts]
-    powers = {"weighted": _POWER, "uniform": 0}
-    weights = {
-        kind: np.stack([_weights(other, power) for other in others])
-        for kind, power in powers.items()
-    }
-    held_out = [_masked(judged, part) for part in parts]
-    counted = _weights(judged, 0) > 0
-    median &= int(counted.sum()) > 2  # otherwise it is the mean
-    scores = {
-        **{kind: _cross_validated(held_out, rows) for kind, rows in weights.items()},
-        "median": float(judged.criterion(np.median(judged.residuals[counted], axis=0))),
-    }
-    chosen: Aggregation = "weighted" if asked == "auto" else asked
-    if asked == "auto" and median and scores["median"] < scores["weighted"]:
-        chosen = "median"
-    kind = "weighted" if chosen == "weighted" else "uniform"
-    members = np.asarray(judged.criterion(judged.residuals), np.float64)
-    return Combination(chosen, _weights(judged, powers[kind]), weights[kind], scores, members)
-
-
-def _cross_validated(held_out: Sequence[Judged], weights: Floats) -> float:
-    """Compute the criterion of all folds together, each with its row of ``weights``."""
-    sums = [
-        float(fold.criterion(row[row > 0] @ fold.residuals[row > 0])) ** fold.power
-        for fold, row in zip(held_out, weights, strict=True)
-    ]
-    return float(sum(sums) ** (1 / held_out[0].power))
-
-
-def _weights(judged: Judged, power: int) -> Floats:
-    """Return weights ``[n_members]`` that are inversely proportional to a power of the criterion.
-
-    The criterion is that of each member alone, and ``power`` is the exponent. The weights add up to
-    one. They are zero where the criterion is infinite or, with a power, ten times the best, and
-    equal if it is infinite for all members.
+    They are inversely proportional to the sixth power of each member's criterion, and zero where
+    that is not finite or ten times the best; equal if it is finite for no member. Weights that
+    minimise the criterion of the mean followed chance: of four members with equal errors they
+    silenced three.
     """
     criterion = judged.criterion(judged.residuals)
     best, finite = criterion.min(), np.isfinite(criterion)
     by_criterion = np.ones(len(criterion))
     if finite.any():
         if best > 0:
-            by_criterion = (best / criterion) ** power
+            by_criterion = (best / criterion) ** _POWER
         by_criterion[~finite | (by_criterion < _LEAST)] = 0.0
     return np.asarray(by_criterion / by_criterion.sum())
 
 
-def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:
-    return Judged(judged.residuals[:, used], judged.shares[used], judged.power)
+def weights_by_fold(judged: Judged, folds: NDArray[np.int64], n_folds: int) -> Floats:
+    """Compute the members' weights ``[n_folds, n_members]``; each row without its fold.
+
+    ``folds`` is the fold that each residual's structure is in, ``[n]``. Members whose criterion of
+    all residuals is not finite have no weight in any row.
+    """
+    wild = ~np.isfinite(judged.criterion(judged.residuals))
+    residuals = np.where(wild[:, None], np.inf, judged.residuals)
+    others = [folds != fold if n_folds > 1 else folds == fold for fold in range(n_folds)]
+    return np.stack(
+        [
+            member_weights(Judged(residuals[:, used], judged.shares[used], judged.power))
+            for used in others
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -188,7 +130,7 @@ def finish_ensemble(
     run_directory
         Directory of the campaign, with the members' folders.
     config
-        Section `ensemble`: coverage of intervals, criterion, and combination of members.
+        Section `ensemble`: coverage of intervals, and criterion.
     network
         Network of the run, on which the criterion depends.
     store
@@ -221,20 +163,15 @@ def finish_ensemble(
         if name in store.manifest.targets  # excludes noise, and forces without labels
     }
     residuals, shares, structure = criterion.residuals(known, labels, split.n_atoms, split.branch)
-    combined = combine_best(
-        Judged(np.asarray(residuals), np.asarray(shares), criterion.power),
-        fold[structure],
-        config.aggregation,
-        median=not network.Architecture.enable_interatomic_potential,
-    )
-    weights = combined.weights
+    judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
+    weights = member_weights(judged)
+    alone = np.asarray(judged.criterion(judged.residuals), np.float64)
     ensemble = Ensemble(
         models,
         weights,
         {},
         store.manifest,
         coverage,
-        aggregation=combined.aggregation,
         applicability=Applicability.of(store["trainset"], store.manifest),
         numbers=tuple(member.member for member in members),
     )
@@ -245,18 +182,17 @@ def finish_ensemble(
     calibrated_on = CalibrationData(
         known,
         labels,
-        combined.fold_weights,
+        weights_by_fold(judged, fold[structure], int(fold.max()) + 1),
         fold,
         facts,
         store.manifest,
         coverage,
-        combined.aggregation == "median",
     )
     calibrations = calibrated_on.calibrations()
     ensemble = replace(ensemble, calibrations=calibrations, applicability=applicability)
 
     test = store["testset"]
-    best = _best_single(members, combined.members)
+    best = _best_single(members, alone)
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
@@ -290,11 +226,9 @@ def finish_ensemble(
     summary = {
         "version": VERSION,
         "coverage": coverage,
-        "aggregation": combined.aggregation,
-        "aggregation_scores": combined.scores,
         "members": [
             {**asdict(member), "weight": float(weight), "criterion": float(value)}
-            for member, weight, value in zip(members, weights, combined.members, strict=True)
+            for member, weight, value in zip(members, weights, alone, strict=True)
         ],
         "failed": [asdict(failed) for failed in failed_members(folder)],
         "best_member": members[best].member,

@@ -16,7 +16,7 @@ from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import committee as members_module
 from hydragnn_flow.ensemble import finish as module
-from hydragnn_flow.ensemble.finish import combine_best
+from hydragnn_flow.ensemble.finish import member_weights, weights_by_fold
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty.calibration import folds
 from hydragnn_flow.ensemble.uncertainty.distribution import combine, combine_noise
@@ -147,14 +147,11 @@ def loss(judged, weights):
 scales = st.lists(st.floats(0.1, 10), min_size=2, max_size=6)
 
 
-def test_members_count_by_the_sixth_power_of_their_criterion():
-    random = np.random.default_rng(3)
-    residuals = random.normal(size=(2, 20000)) * np.array([[1.0], [2.0]])
-    for power in (1, 2):
-        judged = Judged(residuals, np.full(20000, 1 / 20000), power)
-        found = combine_best(judged, folds(20000), "weighted", False)
-        np.testing.assert_allclose(found.weights, [64 / 65, 1 / 65], rtol=0.1)
-        assert found.scores["weighted"] < 0.9 * found.scores["uniform"]
+@pytest.mark.parametrize("power", [1, 2])
+def test_members_count_by_the_sixth_power_of_their_criterion(power):
+    judged = drawn([1.0, 2.0], 3, power)
+    judged.residuals[1] = 2 * judged.residuals[0]
+    np.testing.assert_allclose(member_weights(judged), [64 / 65, 1 / 65])
 
 
 def test_a_few_wild_atoms_do_not_decide():
@@ -163,29 +160,18 @@ def test_a_few_wild_atoms_do_not_decide():
     residuals = random.normal(size=(2, 1500)) * np.array([[1.0], [1.5]])
     residuals[0, :5] = 60
     shares = np.full(1500, 1 / 1500)
-    squares, absolute = (
-        combine_best(Judged(residuals, shares, power), folds(1500), "weighted", False).weights
-        for power in (2, 1)
-    )
+    squares, absolute = (member_weights(Judged(residuals, shares, power)) for power in (2, 1))
     assert squares[0] < 0.4 and absolute[0] > 0.5
 
 
 @settings(max_examples=15)
-@given(scales, st.integers(0, 50), st.sampled_from([1, 2]), st.booleans())
-def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_one(
-    s, seed, power, median
-):
+@given(scales, st.integers(0, 50), st.sampled_from([1, 2]))
+def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_one(s, seed, power):
     judged = drawn(s, seed, power)
-    found = combine_best(judged, folds(120), "auto", median)
-    best = float(judged.criterion(judged.residuals).min())
-    if found.aggregation == "median":
-        assert median
-        assert judged.criterion(np.median(judged.residuals, axis=0)) <= best * 1.2
-    else:
-        assert loss(judged, found.weights) <= best * 1.2
-    assert found.weights.sum() == pytest.approx(1) and found.weights.min() >= 0
-    members = judged.residuals[:, None, :]
-    assert np.isfinite(combine(members, found.weights)).all()
+    weights = member_weights(judged)
+    assert loss(judged, weights) <= 1.2 * float(judged.criterion(judged.residuals).min())
+    assert weights.sum() == pytest.approx(1) and weights.min() >= 0
+    assert np.isfinite(combine(judged.residuals[:, None], weights)).all()
 
 
 def test_members_alike_all_count_although_one_is_the_best_of_few_structures():
@@ -194,41 +180,43 @@ def test_members_alike_all_count_although_one_is_the_best_of_few_structures():
     common = random.normal(size=24)
     errors = [common + 0.2 * random.normal(size=24) for _ in range(4)]
     judged = Judged(np.stack([0.96 * errors[0], *errors[1:]]), np.full(24, 1 / 24))
-    found = combine_best(judged, folds(24), "auto", median=False)
-    assert found.weights.min() > 0.1
+    assert member_weights(judged).min() > 0.1
 
 
-def test_what_is_asked_for_is_done():
-    judged = drawn([0.01, 5.0, 5.0], seed=0)
-    assert combine_best(judged, folds(120), "uniform", True).weights == pytest.approx(1 / 3)
-    assert combine_best(judged, folds(120), "median", True).aggregation == "median"
-    weighted = combine_best(judged, folds(120), "weighted", True)
-    np.testing.assert_array_equal(weighted.weights, [1, 0, 0])  # no spread of 1 - Σw² = 0
-    assert set(weighted.scores) == {"weighted", "uniform", "median"}
-    np.testing.assert_allclose(weighted.fold_weights.sum(axis=1), 1)
+def test_a_hopeless_member_has_no_weight_nor_divides_the_spread_by_nothing():
+    weights = member_weights(drawn([0.01, 5.0, 5.0], seed=0))
+    np.testing.assert_array_equal(weights, [1, 0, 0])
+    members = np.array([[1.0], [9.0], [9.0]])
+    np.testing.assert_array_equal(combine(members, weights), [[1.0], [0.0]])
+
+
+def test_weights_of_a_fold_do_not_know_it():
+    judged, by = drawn([1.0, 1.2], seed=2), folds(120)
+    before = weights_by_fold(judged, by, int(by.max()) + 1)
+    np.testing.assert_allclose(before.sum(axis=1), 1)
+    judged.residuals[1, by == 3] *= 100
+    after = weights_by_fold(judged, by, int(by.max()) + 1)
+    np.testing.assert_array_equal(after[3], before[3])
+    assert (np.delete(after, 3, axis=0)[:, 1] < np.delete(before, 3, axis=0)[:, 1]).all()
+    # Folds without labels of what is judged have rows, too.
+    assert weights_by_fold(drawn([1.0, 1.2], 2, n=60), by[:60] // 2, 10).shape == (10, 2)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("asked", ["auto", "weighted", "uniform"])
 @pytest.mark.parametrize("wild", [np.nan, np.inf])
-def test_a_member_without_a_finite_criterion_does_not_count(wild, asked):
-    good = drawn([1.0, 1.2], seed=2)
+def test_a_member_without_a_finite_criterion_does_not_count(wild):
+    good, by = drawn([1.0, 1.2], seed=2), folds(120)
     judged = Judged(np.vstack([good.residuals, np.full(120, wild)]), good.shares)
-    found = combine_best(judged, folds(120), asked, median=True)
-    alone = combine_best(good, folds(120), asked, median=True)
-    np.testing.assert_array_equal(found.weights, [*alone.weights, 0.0])
-    assert found.aggregation == alone.aggregation and found.scores == pytest.approx(alone.scores)
-    # One structure says it all as well, and that the other folds do not know.
-    judged.residuals[2, 1:] = 1.0
-    found = combine_best(judged, folds(120), asked, median=True)
-    np.testing.assert_array_equal(found.weights[2], 0.0)
-    np.testing.assert_array_equal(found.fold_weights[:, 2], 0.0)
-    assert np.isfinite(list(found.scores.values())).all()
-    assert np.isfinite(found.weights).all() and found.weights.sum() == pytest.approx(1)
+    for _ in range(2):
+        np.testing.assert_array_equal(member_weights(judged), [*member_weights(good), 0.0])
+        found = weights_by_fold(judged, by, 10)
+        np.testing.assert_array_equal(found[:, :2], weights_by_fold(good, by, 10))
+        np.testing.assert_array_equal(found[:, 2], 0.0)
+        # One structure says it all as well, and that the other folds do not know.
+        judged.residuals[2, 1:] = 1.0
     judged.residuals[:] = np.nan
-    found = combine_best(judged, folds(120), "auto", median=True)
-    np.testing.assert_array_equal(found.weights, 1 / 3)
-    np.testing.assert_array_equal(found.fold_weights, 1 / 3)
+    np.testing.assert_array_equal(member_weights(judged), 1 / 3)
+    np.testing.assert_array_equal(weights_by_fold(judged, by, 10), 1 / 3)
 
 
 def test_a_member_without_weight_does_not_spoil_the_others():

@@ -98,8 +98,8 @@ def test_a_terminal_does_not_obey_a_strangers_run(finished, tmp_path, monkeypatc
     file = run / "ensemble/ensemble.json"
     summary = json.loads(file.read_text())
     monkeypatch.setenv("FORCE_COLOR", "1")
-    for aggregation in ("weighted", harm):
-        file.write_text(json.dumps(summary | {"aggregation": aggregation}))
+    for errors in (summary["errors"], harm):
+        file.write_text(json.dumps(summary | {"errors": errors}))
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", "status", "--log", str(run)])
         with pytest.raises(SystemExit):
             cli.main()
@@ -107,7 +107,7 @@ def test_a_terminal_does_not_obey_a_strangers_run(finished, tmp_path, monkeypatc
         plain = re.sub(r"\x1b\[[\d;]*m", "", told.out + told.err)  # without rich's own styles
         plain_words = " ".join(plain.split())
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", plain)
-        if aggregation != harm:
+        if errors != harm:
             assert f"of {left} harm" in plain_words and f"line {left}" in plain_words
         else:
             assert "error: " in plain

@@ -288,7 +288,6 @@ def recalibrate(
         predicted.facts,
         ensemble.manifest,
         ensemble.coverage,
-        ensemble.aggregation == "median",
     )
     found = calibrated_on.calibrations()
     names = list(predicted.labels)

@@ -56,8 +56,6 @@ class CalibrationData:
     """Manifest that gives the level of each target, and whether it is a sum over atoms."""
     coverage: float
     """Fraction of true values in the intervals that will be used most."""
-    median: bool = False
-    """True if the members are combined by their median."""
 
     def calibrations(self) -> dict[str, Calibration]:
         """Fit the calibration of each target that has labels, and return it by name of the target.
@@ -96,7 +94,7 @@ class CalibrationData:
         together = None if noise is None else np.empty(reference.shape)
         for number, by in enumerate(self.weights):
             there = fold == number
-            mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
+            mean[there], spread[there] = combine(self.members[name][:, there], by)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
         if target.classes:

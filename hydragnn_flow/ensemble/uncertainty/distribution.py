@@ -266,8 +266,8 @@ class Distribution:
         return self.mean - half, self.mean + half
 
 
-def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Floats, Floats]:
-    """Compute the members' weighted mean or plain median, and the standard deviation between them.
+def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Compute the members' weighted mean, and the standard deviation between them.
 
     Parameters
     ----------
@@ -276,23 +276,21 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
     weights
         Weights ``[n_members]`` that add up to one. Members with weight zero are left out, as their
         predictions may not be finite.
-    median
-        True for the median of the members instead of their mean; the spread stays the same.
 
     Returns
     -------
     mean, spread
-        Mean or median, and standard deviation between members, both ``[...]``. The weighted
-        variance is divided by 1 - Σ weights², since the mean is estimated from the same members;
-        with equal weights that is the usual division by n - 1 instead of n. The standard deviation
-        is zero if one member has all the weight.
+        Mean, and standard deviation between members, both ``[...]``. The weighted variance is
+        divided by 1 - Σ weights², since the mean is estimated from the same members; with equal
+        weights that is the usual division by n - 1 instead of n. The standard deviation is zero if
+        one member has all the weight.
     """
     members, weights = members[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
     mean = (shaped * members).sum(axis=0)
     free = 1 - np.square(weights).sum() if len(weights) > 1 else 1.0
     variance = (shaped * np.square(members - mean)).sum(axis=0) / free
-    return np.median(members, axis=0) if median else mean, np.sqrt(variance)
+    return mean, np.sqrt(variance)
 
 
 def tempered(probabilities: Floats, temperature: float) -> Floats:
@@ -325,7 +323,6 @@ def distribution(
     calibration: Calibration,
     rows: Rows = Rows(),  # noqa: B008  # immutable
     noise: Floats | None = None,
-    median: bool = False,
     *,
     coverage: float,
 ) -> Distribution:
@@ -344,8 +341,6 @@ def distribution(
     noise
         Standard deviation of the noise that each member predicts, ``[n_members, n, d]``; None if a
         member predicts none. It is ignored if the calibration was made without noise.
-    median
-        True for the median of the members instead of their mean.
     coverage
         Fraction of true values in the interval.
 
@@ -361,7 +356,7 @@ def distribution(
             "the calibration was made with the noise that the members predict, and now one "
             "predicts none; give members that all do, or calibrate them anew"
         )
-    mean, spread = combine(members, weights, median)
+    mean, spread = combine(members, weights)
     if calibration.temperature is not None:
         mean, unknown = np.exp(tempered(mean, calibration.temperature)), np.full(mean.shape, np.nan)
         std = np.sqrt(mean * (1 - mean))
