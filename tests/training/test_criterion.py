@@ -216,9 +216,7 @@ def test_later_weights_of_a_member_count_as_long_as_chance_explains_that_they_ar
     assert (result.best_epoch, result.best_val_error) == (3, limit - 1e-6)
 
 
-def test_with_early_stopping_a_member_keeps_the_smallest_criterion(
-    tmp_path, alloy_store, monkeypatch
-):
+def test_early_stopping_keeps_a_members_smallest_error(tmp_path, alloy_store, monkeypatch):
     judged_by(monkeypatch, 0.2, *[0.201] * 8)
     stopping = {"Training__EarlyStopping": True, "Training__patience": 2}
     spec = changed(segment(tmp_path / "t", alloy_store, 8, **stopping), kind="member")
