@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -270,6 +270,47 @@ def _clamped(x: float) -> float:
     return min(max(x, 0.0), 1.0)
 
 
+class Clipping:
+    """Clipping of gradients by their usual norm, the geometric mean over about 100 steps.
+
+    A few steps with a norm many times the usual one, as of one of several data sets, would fill the
+    momentum of Adam and Muon, whose steps do not grow with it, and so undo all others. A limit in
+    the unit of the loss would fit few data.
+
+    Parameters
+    ----------
+    most
+        Largest norm of a gradient, relative to the usual norm; 0 for no limit.
+    device
+        Device of the gradients.
+    """
+
+    def __init__(self, most: float, device: torch.device) -> None:
+        self.most = most
+        self.usual = torch.zeros(2, dtype=torch.float64, device=device)
+        """Mean logarithm of the norm, and number of steps that it knows, ``[2]``."""
+
+    @torch.no_grad()
+    def clip(self, weights: Sequence[Tensor], norm: Tensor) -> None:
+        """Scale the gradients of ``weights`` down if their norm exceeds the limit.
+
+        ``norm`` is that of the gradients of all ranks. Norms that are zero or not finite are not
+        learnt. All is done on the device, and may be recorded.
+        """
+        if not self.most:
+            return
+        found = norm.double().log()
+        mean, steps = self.usual.unbind()
+        above = torch.where(steps > 0, found - mean, 0.0)
+        factor = (math.log(self.most) - above).clamp_max(0).exp()
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        torch._foreach_mul_(_here(gradients), factor.to(norm.dtype))
+        learnt = torch.where(steps > 0, mean, found)
+        learnt = learnt + above.clamp_max(1) / (steps + 1).clamp_max(100)
+        changed = torch.stack([learnt, steps + 1])
+        self.usual.copy_(torch.where(found.isfinite(), changed, self.usual))
+
+
 class Average:
     """Exponential moving average of a model's weights, over about ``1 / (1 - decay)`` steps.
 
@@ -308,7 +349,7 @@ class Average:
         """Update the moving average with the model's weights after a training step."""
         if not self.decay:
             return
-        averages, newest = _here(self.weights), _here(self._newest)
+        averages, newest = _here(self.weights.values()), _here(self._newest.values())
         if self.weight is None:
             torch._foreach_lerp_(averages, newest, self.next_weight())
         else:
@@ -328,13 +369,13 @@ class Average:
             yield model
             return
         with torch.no_grad():
-            kept = [weight.clone() for weight in _here(self._newest)]
-            torch._foreach_copy_(_here(self._newest), _here(self.weights))
+            kept = [weight.clone() for weight in _here(self._newest.values())]
+            torch._foreach_copy_(_here(self._newest.values()), _here(self.weights.values()))
         try:
             yield model
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(_here(self._newest), kept)
+                torch._foreach_copy_(_here(self._newest.values()), kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the moving average for a checkpoint: number of steps, and averaged weights."""
@@ -348,6 +389,6 @@ class Average:
             weight.copy_(state["weights"].get(name, self._newest[name]))
 
 
-def _here(weights: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return this rank's shard of each weight; writing to it changes the weight."""
-    return [w.to_local() if isinstance(w, DTensor) else w for w in weights.values()]
+def _here(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return this rank's shard of each tensor; writing to it changes the tensor."""
+    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]

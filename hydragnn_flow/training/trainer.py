@@ -45,7 +45,7 @@ from hydragnn_flow.training.measures.criterion import Criterion, criterion_for, 
 from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
-from hydragnn_flow.training.optimizers import Average, Schedule, make_optimizer
+from hydragnn_flow.training.optimizers import Average, Clipping, Schedule, make_optimizer
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, graphs_kept, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
@@ -150,6 +150,7 @@ class Trainer:
         self.schedule = Schedule(self.settings, spec.epochs.decay)
         records = recorder is not None and device.type != "cpu"
         self.optimizer = make_optimizer(self.model, self.settings.Optimizer, records=records)
+        self.clipping = Clipping(self.settings.gradient_clip, device)
         self.average = Average(self.model, self.settings.ema_decay)
         self.best = _copy(self.model.state_dict())
         self.monitor: TrainingMonitor | None = None
@@ -495,6 +496,7 @@ class Trainer:
             KEY: self.predicted,
             "optimizer": self._optimizer_state(),
             "schedule": self.schedule.plateau,
+            "clipping": self.clipping.usual,
             "progress": vars(self.progress),
             "random": random_state(self.device),
             "spent": [before.seconds + now.seconds, before.joules + now.joules],
@@ -654,6 +656,7 @@ class Trainer:
             group |= {name: mine[name] for name in ("fused", "capturable") if name in mine}
         self.optimizer.load_state_dict(optimizer)
         self.schedule.plateau = state["schedule"]
+        self.clipping.usual.copy_(state.get("clipping", self.clipping.usual))
         self.progress = Progress.of(state["progress"])
         set_random_state(state["random"], self.device)
         if self.sending.checkpoint is not None:
@@ -720,7 +723,8 @@ class Trainer:
     def update(self) -> Tensor:
         """Change weights and their average by the gradients; return the unclipped gradient norm."""
         # The norm is needed without clipping too: it shows whether the gradient is finite.
-        norm = self.parallel.clip(self.settings.gradient_clip or math.inf)
+        norm = self.parallel.norm()
+        self.clipping.clip(self.parallel.weights, norm)
         self.optimizer.step()
         self.average.update()
         return norm

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import network_with
+from torch import nn
 from torch.optim import lr_scheduler
 from training_cases import trainer_of
 
@@ -13,6 +14,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.optimizers import (
     Average,
+    Clipping,
     Schedule,
     decay_factor,
     make_optimizer,
@@ -132,19 +134,28 @@ def test_the_average_follows_the_weights():
     assert float(model.weight.detach()) == values[-1]
 
 
-def test_gradients_are_clipped(tmp_path, alloy_store):
-    sizes = {}
-    sgd = {"type": "SGD", "learning_rate": 1.0}
-    for bound in (0.0, 1e-3):
-        changes = {"Training__Optimizer": sgd, "Training__gradient_clip": bound}
-        trainer = trainer_of(tmp_path / str(bound), alloy_store, 5, **changes)
-        before = [weight.clone() for weight in trainer.model.parameters()]
-        (step, *_) = trainer.plan(0)
-        trainer.train_step(step, trainer.train.batch(step.of_rank(0)))
-        moved = [w - b for w, b in zip(trainer.model.parameters(), before, strict=True)]
-        sizes[bound] = float(torch.cat([m.detach().flatten() for m in moved]).norm())
-    assert sizes[1e-3] == pytest.approx(1e-3, rel=1e-3)
-    assert sizes[0.0] > 0.01
+def test_gradients_are_clipped_at_their_usual_norm():
+    """The geometric mean over steps; one of 1,000 times the norm moves it by no more than 1 %."""
+    weight = nn.Parameter(torch.zeros(2))
+    clipping = Clipping(2.0, torch.device("cpu"))
+
+    def clipped(size):
+        weight.grad = torch.tensor([0.6, 0.8]) * size
+        clipping.clip([weight], weight.grad.norm())
+        return float(weight.grad.norm())
+
+    assert clipped(0.0) == 0.0  # nothing is known yet
+    for _ in range(100):
+        assert clipped(1.0) == pytest.approx(1.0)
+        assert clipped(3.0) < 3.001
+    usual = float(clipping.usual[0].exp())
+    assert 1.6 < usual < 1.8  # the root of 3, without what is beyond e times it
+    assert clipped(1e3) == pytest.approx(2 * usual, rel=1e-5)
+    assert float(clipping.usual[0].exp()) == pytest.approx(usual * math.exp(0.01), rel=1e-6)
+    before = clipping.usual.clone()
+    assert math.isnan(clipped(math.nan))
+    assert torch.equal(clipping.usual, before)
+    Clipping(0.0, torch.device("cpu")).clip([weight], torch.tensor(1e9))
 
 
 def test_words_of_hydragnn():

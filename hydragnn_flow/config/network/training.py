@@ -207,8 +207,9 @@ class Training(Section):
     Scheduler: _Scheduler | None = None
     """Learning-rate schedule. By default trials keep their learning rate, and members lower it
     along half a cosine."""
-    gradient_clip: float = Field(default=10.0, ge=0)
-    """Largest norm of a step's gradient; 0 for no limit."""
+    gradient_clip: float = Field(default=2.0, ge=0)
+    """Largest norm of a step's gradient, relative to the usual norm (geometric mean over about the
+    last 100 steps); 0 for no limit."""
     ema_decay: float = Field(default=0.99, ge=0, lt=1)
     """Decay per step of the moving average of the weights, which is validated and kept; 0 for
     none."""

@@ -53,9 +53,9 @@ class Parallel:
         """Return a context in which gradients accumulate on each rank without being exchanged."""
         return nullcontext()
 
-    def clip(self, most: float) -> Tensor:
-        """Clip the gradient of all weights to norm ``most``; return the norm before clipping."""
-        return nn.utils.clip_grad_norm_(self.weights, most)
+    def norm(self) -> Tensor:
+        """Compute the norm of the gradient of all weights (collective)."""
+        return nn.utils.get_total_norm(w.grad for w in self.weights if w.grad is not None)
 
     def settle(self) -> None:
         """Release weights that this rank has gathered from others beyond its own shard, if any.

@@ -80,9 +80,9 @@ class Sharded(Parallel):
             unit.set_reshard_after_forward(False, recurse=False)
             unit.set_reshard_after_backward(False, recurse=False)
 
-    def clip(self, most: float) -> Tensor:
-        """Clip the gradient of all shards to norm ``most``; returns the norm before clipping."""
-        norm = super().clip(most)
+    def norm(self) -> Tensor:
+        """Compute the norm of the gradient of all shards (collective)."""
+        norm = super().norm()
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def settle(self) -> None:

@@ -104,15 +104,13 @@ class TaskParallel(Parallel):
         finally:
             self._is_last_piece = True
 
-    def clip(self, most: float) -> Tensor:
-        """Clip the gradient over heads of all ranks to norm ``most``; returns its norm before."""
+    def norm(self) -> Tensor:
+        """Compute the norm of the gradient over heads of all ranks (collective)."""
         device = self.weights[0].device
         common, own = (_square(weights).to(device) for weights in (self._common, self._own))
         # Ranks of a group have the same gradient of their heads: count it once.
         square = common + self._world.sum(own / self._peers)
-        norm = square.sqrt().to(self.weights[0].dtype)
-        nn.utils.clip_grads_with_norm_(self.weights, most, norm)
-        return norm
+        return square.sqrt().to(self.weights[0].dtype)
 
     def taken_apart(
         self, state: dict[str, Any]
