@@ -211,8 +211,7 @@ class Search:
     Raises
     ------
     InputError
-        If the journal is damaged, its trials were judged at other rungs, or an earlier study in
-        `search.warm_start` cannot be used.
+        If the journal is damaged, or an earlier study in `search.warm_start` cannot be used.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class Search:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
-        self.path, self._storage = Path(path), StudyStorage(Path(path))
+        self._storage = StudyStorage(Path(path))
         self._study = self._open(foreseen)
         trials = self._study.get_trials(deepcopy=False)
         # A resumed driver must not draw the same numbers as the first one.
@@ -293,12 +292,6 @@ class Search:
     def _restore(self, trial: FrozenTrial) -> None:
         self._count[WORDS[trial.state]] += 1
         passed = trial.user_attrs.get(PASSED, -1)
-        if other := trial.intermediate_values.keys() - set(self.rungs.epochs):
-            raise InputError(
-                f"{self.path}: trial {trial.number} was judged after {min(other)} epochs, but this "
-                f"version judges after {', '.join(map(str, self.rungs.epochs))}; finish the search "
-                f"by the version that began it, or begin another in a new run directory"
-            )
         for rung, epoch in enumerate(self.rungs.epochs):
             if epoch not in trial.intermediate_values:
                 break

@@ -130,13 +130,6 @@ def test_a_search_that_is_opened_again_is_where_it_was_committed(path):
     assert all(trial.parameters not in first for trial in new), "the seed goes on"
 
 
-def test_a_search_that_began_with_other_rungs_is_refused(path):
-    some_trials(path)._storage.unlock()
-    match = r"trial \d+ was judged after 2 epochs, but this version judges after 6, 18; finish"
-    with pytest.raises(InputError, match=match):
-        open_search(path, CONFIG.model_copy(update={"min_epochs": 6}))
-
-
 def test_a_study_cut_at_any_byte_goes_on(path, tmp_path):
     """With whole trials, the verdicts of whole records, and the file as it was until the cut."""
     some_trials(path)
