@@ -40,7 +40,6 @@ _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - 
 _ALWAYS_FREE = {"data.path", "trackers"}
 # Keys that limit the length of the search.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
-# Keys that are used only once the members are trained.
 
 
 class RunDirectory:

@@ -80,11 +80,11 @@ def weights_by_fold(judged: Judged, folds: NDArray[np.int64], n_folds: int) -> F
     """
     wild = ~np.isfinite(judged.criterion(judged.residuals))
     residuals = np.where(wild[:, None], np.inf, judged.residuals)
-    others = [folds != fold if n_folds > 1 else folds == fold for fold in range(n_folds)]
+    others = [folds != fold for fold in range(n_folds)]
     return np.stack(
         [
             member_weights(Judged(residuals[:, used], judged.shares[used], judged.power))
-            for used in others
+            for used in (other if other.any() else ~other for other in others)
         ]
     )
 

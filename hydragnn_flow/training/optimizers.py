@@ -273,6 +273,8 @@ def _clamped(x: float) -> float:
 class Clipping:
     """Clipping of gradients by their usual norm, the geometric mean over about 100 steps.
 
+    A norm more than e times the mean, or less than 1/e of it, counts as that.
+
     A few steps with a norm many times the usual one, as of one of several data sets, would fill the
     momentum of Adam and Muon, whose steps do not grow with it, and so undo all others. A limit in
     the unit of the loss would fit few data.
@@ -297,16 +299,16 @@ class Clipping:
         ``norm`` is that of the gradients of all ranks. Norms that are zero or not finite are not
         learnt. All is done on the device, and may be recorded.
         """
-        if not self.most:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if not (self.most and gradients):
             return
         found = norm.double().log()
         mean, steps = self.usual.unbind()
         above = torch.where(steps > 0, found - mean, 0.0)
         factor = (math.log(self.most) - above).clamp_max(0).exp()
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
         torch._foreach_mul_(_here(gradients), factor.to(norm.dtype))
         learnt = torch.where(steps > 0, mean, found)
-        learnt = learnt + above.clamp_max(1) / (steps + 1).clamp_max(100)
+        learnt = learnt + above.clamp(-1, 1) / (steps + 1).clamp_max(100)
         changed = torch.stack([learnt, steps + 1])
         self.usual.copy_(torch.where(found.isfinite(), changed, self.usual))
 

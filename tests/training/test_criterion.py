@@ -204,9 +204,7 @@ def test_an_early_dip_of_its_trial_does_not_outlive_a_members_training(
     assert same({key: state["best"][key] for key in averaged}, averaged)
 
 
-def test_later_weights_of_a_member_count_as_long_as_chance_explains_that_they_are_worse(
-    tmp_path, alloy_store, monkeypatch
-):
+def test_later_weights_count_as_long_as_chance_explains_them(tmp_path, alloy_store, monkeypatch):
     limit = 0.2 * (1 + len(alloy_store["valset"]) ** -0.5)
     # The trial's epoch, three of the member's, and its last weights without average.
     judged_by(monkeypatch, 0.1, 0.2, limit - 1e-6, limit + 1e-6, limit)
@@ -219,8 +217,8 @@ def test_later_weights_of_a_member_count_as_long_as_chance_explains_that_they_ar
 def test_early_stopping_keeps_a_members_smallest_error(tmp_path, alloy_store, monkeypatch):
     judged_by(monkeypatch, 0.2, *[0.201] * 8)
     stopping = {"Training__EarlyStopping": True, "Training__patience": 2}
-    spec = changed(segment(tmp_path / "t", alloy_store, 8, **stopping), kind="member")
-    result = run_segment(spec)
+    member = changed(segment(tmp_path / "t", alloy_store, 8, **stopping), kind="member")
+    result = run_segment(member)
     assert (result.to_epoch, result.best_epoch) == (3, 1)
 
 

@@ -135,7 +135,6 @@ def test_the_average_follows_the_weights():
 
 
 def test_gradients_are_clipped_at_their_usual_norm():
-    """The geometric mean over steps; one of 1,000 times the norm moves it by no more than 1 %."""
     weight = nn.Parameter(torch.zeros(2))
     clipping = Clipping(2.0, torch.device("cpu"))
 
@@ -151,11 +150,10 @@ def test_gradients_are_clipped_at_their_usual_norm():
     usual = float(clipping.usual[0].exp())
     assert 1.6 < usual < 1.8  # the root of 3, without what is beyond e times it
     assert clipped(1e3) == pytest.approx(2 * usual, rel=1e-5)
-    assert float(clipping.usual[0].exp()) == pytest.approx(usual * math.exp(0.01), rel=1e-6)
-    before = clipping.usual.clone()
     assert math.isnan(clipped(math.nan))
-    assert torch.equal(clipping.usual, before)
+    assert float(clipping.usual[0].exp()) == pytest.approx(usual * math.exp(0.01), rel=1e-6)
     Clipping(0.0, torch.device("cpu")).clip([weight], torch.tensor(1e9))
+    clipping.clip([nn.Parameter(torch.zeros(2))], torch.tensor(0.0))  # without a gradient
 
 
 def test_words_of_hydragnn():
