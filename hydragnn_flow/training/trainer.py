@@ -798,7 +798,7 @@ class Trainer:
         self.schedule.observe(val_loss)
         self._unsaved = True
         # Of few structures the smallest criterion is chance. Later weights, at a lower rate, had
-        # errors up to 7 % smaller on others.
+        # errors up to 15 % smaller on others.
         tolerated = min(progress.smallest, progress.best_val_error)
         tolerated *= 1 + math.sqrt(1 / len(self.val))
         is_late = self.spec.kind == "member" and not self.settings.EarlyStopping
