@@ -208,9 +208,11 @@ def test_ensemble_json(finished):
     summary = json.loads((finished / "ensemble" / "ensemble.json").read_text())
     assert len(summary["members"]) == MEMBERS
     assert sum(member["weight"] for member in summary["members"]) == pytest.approx(1)
-    values = [member["trial"] for member in summary["members"]]
-    ranked = sorted(read_trials(finished), key=lambda record: record.value or np.inf)
-    assert values == [record.number for record in ranked[:MEMBERS]]
+    trials = [member["trial"] for member in summary["members"]]
+    records = {record.number: record for record in read_trials(finished)}
+    assert trials[0] == min(records, key=lambda number: records[number].value or np.inf)
+    # The default strategy may select another trial, or a second seed of the best one.
+    assert all(records[number].state in ("complete", "pruned") for number in trials)
     table = pd.read_parquet(finished / "predictions" / "test.parquet")
     holds = table["energy"].between(table["energy_lo"], table["energy_hi"])
     assert summary["errors"]["energy per atom"]["coverage"] == pytest.approx(holds.mean())
