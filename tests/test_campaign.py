@@ -211,7 +211,6 @@ def test_ensemble_json(finished):
     trials = [member["trial"] for member in summary["members"]]
     records = {record.number: record for record in read_trials(finished)}
     assert trials[0] == min(records, key=lambda number: records[number].value or np.inf)
-    # The default strategy may select another trial, or a second seed of the best one.
     assert all(records[number].state in ("complete", "pruned") for number in trials)
     table = pd.read_parquet(finished / "predictions" / "test.parquet")
     holds = table["energy"].between(table["energy_lo"], table["energy_hi"])
