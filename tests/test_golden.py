@@ -114,7 +114,7 @@ def test_training_goes_on_from_a_checkpoint(run, config, tmp_path):
         config.data, base.radius, base.max_neighbours, config.seed, tmp_path / "store.gs"
     )
     before = load_checkpoint(folder / FILE)
-    until, of_member = config.ensemble.epochs + 1, {"kind": "member", "seed": config.seed}
+    until, of_member = config.ensemble.epochs + 1, {"kind": "member", "seed": before["seed"]}
     result = run_segment(make_spec(folder, store, until, network=network, **of_member))
     assert (result.status, result.reason) == ("ok", "")
     assert (result.from_epoch, result.to_epoch) == (until - 1, until)

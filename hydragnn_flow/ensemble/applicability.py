@@ -140,7 +140,7 @@ def _width(n: int) -> float:
 
 
 APPLICABILITY = "applicability.json"
-_VERSION = 4
+_VERSION = 5
 
 # Number of training structures whose quantities are kept while ranges are computed.
 _SAMPLE = 8192
@@ -212,10 +212,10 @@ class Applicability:
         ----------
         deviations
             Deviations by target, from :func:`deviations_of`, for structures that no member was
-            trained on.
+            trained on. One structure has no range.
         """
         with np.errstate(divide="ignore"):
-            logs = {name: mirrored(np.log(values)) for name, values in deviations.items()}
+            logs = {name: mirrored(np.log(of)) for name, of in deviations.items() if len(of) > 1}
         return replace(self, deviations=ranges_of(logs))
 
     def compare(self, batch: Batch) -> list[str]:
@@ -318,8 +318,7 @@ class Applicability:
         remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
         values = read_json(path, remedy)
         with sound(path, remedy):
-            # Others than the last have quantities that no longer count.
-            if values["version"] not in (2, 3, _VERSION):
+            if values["version"] != _VERSION:
                 raise ValueError("of another version")
             found = msgspec.convert(values, _Content, str_keys=True)
             usual = None if found.usual is None else Usual.from_dict(found.usual)

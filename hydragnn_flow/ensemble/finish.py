@@ -50,25 +50,20 @@ from hydragnn_flow.training.predict import join_members, labels_of, predict_batc
 # campaigns, 4, 6 and 8 were equally good within 1 %; equal weights were much worse where members
 # differ.
 _POWER = 6
-# Smallest weight beside the best member's, or it is 0: that of a criterion ten times as large.
-_LEAST = 1e-6
 
 
 def member_weights(judged: Judged) -> Floats:
     """Compute weights ``[n_members]`` of the members by their residuals; they add up to one.
 
     They are inversely proportional to the sixth power of each member's criterion, and zero where
-    that is not finite or ten times the best; equal if it is finite for no member. Weights that
-    minimise the criterion of the mean followed chance: of four members with equal errors they
-    silenced three.
+    that is not finite; equal if it is finite for no member. Weights that minimise the criterion of
+    the mean followed chance: of four members with equal errors they silenced three.
     """
     criterion = judged.criterion(judged.residuals)
-    best, finite = criterion.min(), np.isfinite(criterion)
-    by_criterion = np.ones(len(criterion))
-    if finite.any():
-        if best > 0:
-            by_criterion = (best / criterion) ** _POWER
-        by_criterion[~finite | (by_criterion < _LEAST)] = 0.0
+    best = criterion.min()
+    if not np.isfinite(best):
+        return np.full(len(criterion), 1 / len(criterion))
+    by_criterion = (best / criterion) ** _POWER if best > 0 else (criterion == 0).astype(float)
     return np.asarray(by_criterion / by_criterion.sum())
 
 

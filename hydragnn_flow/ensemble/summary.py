@@ -20,7 +20,7 @@ from hydragnn_flow.plain_files import FROM_A_COPY, from_json, read_json, read_ya
 FOLDER = "ensemble"
 """Folder of the ensemble in a run directory."""
 SUMMARY = "ensemble.json"
-VERSION = 6
+VERSION = 7
 ENSEMBLE = "ensemble"
 """Name of the ensemble among the models whose test errors are compared."""
 CLASS_MEASURES = ("accuracy", "auc", "ece")

@@ -5,6 +5,7 @@ All of it is read from `ensemble/ensemble.json`; the terminal, the page and the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def answers(summary: Summary) -> list[str]:
     """
     single, sentences = str(summary["best_member"]), []
     for name, target in summary["errors"].items():
-        spread = target.get("spread")  # earlier ensembles have none
+        spread = target["spread"]  # None for classes
         labels = f", whose labels have a standard deviation of {number(spread)}" if spread else ""
         told = [
             f"{name}: mean absolute error {with_interval(target['mae'][ENSEMBLE])} "
@@ -81,12 +82,13 @@ def _than(change: Estimate) -> str:
 def _least(target: Mapping[str, Any]) -> str:
     """Return the key of the member with the smallest error."""
     mae: Mapping[str, Estimate] = target["mae"]
-    return min((key for key in mae if key != ENSEMBLE), key=lambda key: mae[key]["value"] or 0.0)
+    known = {key: of["value"] for key, of in mae.items() if of["value"] is not None}
+    return min((key for key in mae if key != ENSEMBLE), key=lambda key: known.get(key, math.inf))
 
 
 def doubted(summary: Summary) -> list[str]:
     """Return sentences on suspicious structures of the data: how many, the worst, masked labels."""
-    if not (found := summary.get("suspicious")):  # earlier ensembles say nothing of it
+    if not (found := summary["suspicious"]):
         return []
     lacking = sum(n for of_split in summary["lacking"].values() for n in of_split.values())
     masked = f"; labels that are missing, or far off and masked: {lacking:,}" if lacking else ""
@@ -281,7 +283,7 @@ def changed(estimate: Estimate) -> str:
 
 
 def _held(target: Mapping[str, Any]) -> str:
-    held = target.get("coverage")  # earlier ensembles have none
+    held = target["coverage"]  # None for classes
     return "" if held is None else percent(held)
 
 

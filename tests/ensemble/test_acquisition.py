@@ -53,7 +53,8 @@ def test_disagreement_is_that_of_the_members_in_units_of_the_calibration(lively,
         for column in columns:
             members = table[[f"{column}_member_{k}" for k in range(len(w))]].to_numpy()
             mean = members @ w
-            variance = variance + (members - mean[:, None]) ** 2 @ w / (1 - (w**2).sum())
+            of_column = (members - mean[:, None]) ** 2 @ np.cbrt(w) / np.cbrt(w).sum()
+            variance = variance + of_column * len(w) / (len(w) - 1)
         return np.sqrt(variance)
 
     of_atoms = deviation(tables.nodes, [f"forces_{axis}" for axis in "xyz"])

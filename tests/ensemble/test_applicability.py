@@ -211,11 +211,6 @@ def test_what_was_found_survives_its_file(alloy_store, known, alloys, tmp_path):
     structures = [one for _, one in outside(alloys)]
     loaded = Applicability.load(file)
     assert notes(loaded, *structures) == notes(known, *structures)
-    values = json.loads(file.read_text()) | {"version": 3}
-    values["usual"]["packing"] = None  # as versions 3 and 4 had it
-    old = tmp_path / "old.json"
-    old.write_text(json.dumps(values))
-    assert notes(Applicability.load(old), *structures) == notes(known, *structures)
     assert file.stat().st_size < 100_000
     manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
     nothing = Applicability.of(alloy_store["trainset"], manifest)

@@ -1,6 +1,5 @@
 """Ensembles with damaged files are refused by name; a member may be left out."""
 
-import copy
 import os
 import shutil
 from pathlib import Path
@@ -92,15 +91,6 @@ def exchanged(folder):
     shutil.copyfile(folder / "members/0" / FILE, folder / MEMBER / FILE)
 
 
-def with_curve(summary):
-    summary["calibration"]["energy"]["deviations"][0]["curve"] = [[1.0, 2.0], [2.0, 3.0]]
-
-
-def with_curve_of_a_data_set(summary):
-    summary["calibration_by_data_set"] = {"a": copy.deepcopy(summary["calibration"])}
-    with_curve({"calibration": summary["calibration_by_data_set"]["a"]})
-
-
 NOT_THE_NETWORKS = f"{MEMBER}/{FILE}: does not hold the weights of the network"
 PLAIN: list[tuple[Any, str]] = [
     *(
@@ -120,8 +110,6 @@ SEALED: list[tuple[Any, str]] = [
     (edited(lambda s: s["members"][0].update(weight=3.0)), "ensemble.json: is damaged"),
     (edited(lambda s: s["members"][0].update(weight=0.99)), "ensemble.json: weights .* add up"),
     (edited(lambda s: s.update(version=1)), "ensemble.json: has version 1"),
-    (edited(with_curve), "ensemble.json: has an isotonic curve, .* start the run again"),
-    (edited(with_curve_of_a_data_set), "ensemble.json: has an isotonic curve"),
     (with_weights(not_a_number), "weights that are not finite"),
     (with_weights(lambda s: s.pop("best")), "holds no weights"),
     (with_weights(lambda s: s.update(best={"a": 1})), "has no attribute"),

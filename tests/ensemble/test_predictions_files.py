@@ -218,7 +218,8 @@ def test_columns_are_those_of_the_contract(ensemble, alloy_store):
             mean, error = table[f"{t}_mean"].to_numpy(), table[f"{t}_mean"] - table[t]
             np.testing.assert_allclose(mean, members @ w)
             np.testing.assert_allclose(table[f"{t}_error"], error)
-            spread = np.sqrt((members - mean[:, None]) ** 2 @ w / (1 - w @ w))
+            variance = (members - mean[:, None]) ** 2 @ np.cbrt(w) / np.cbrt(w).sum()
+            spread = np.sqrt(variance * len(w) / (len(w) - 1))
             np.testing.assert_allclose(table[f"{t}_spread"], spread, rtol=1e-6)
     assert list(found.graphs)[:3] == ["graph_id", "note", "flagged"]
     assert list(found.nodes)[:2] == ["graph_id", "node_index"]

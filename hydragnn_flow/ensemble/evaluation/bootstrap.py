@@ -146,10 +146,11 @@ def compare_models(
             unit, factor = per_atom(about.unit)
             label, scale = f"{target} per atom", factor / n_atoms[:, None]
             errors = errors * scale
-        known = np.isfinite(errors).all(axis=0)
+        finite = np.isfinite(errors)
+        known = finite[finite.any(axis=(1, 2))].all(axis=0)  # a member of NaN alone hides no other
         if chosen is not None:
             known &= chosen[structure, None]
-        if not known.any():
+        if not (known & finite[0]).any():
             continue
         structures = np.broadcast_to(structure[:, None], known.shape)[known]
         mae, change = compare_errors(errors[:, known], structures)

@@ -307,7 +307,7 @@ def folds(n_structures: int) -> NDArray[np.int64]:
 
 FILE = "calibration.json"
 """Name of the file with a calibration that is used instead of the one in `ensemble.json`."""
-_VERSION = 2
+_VERSION = 3
 _REMEDY = "delete it to return to the calibration of the run, then recalibrate again if you need to"
 
 
@@ -337,24 +337,11 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     Raises
     ------
     InputError
-        If `calibration.json` is damaged, of another version, or was made for another ensemble, or
-        if the calibration is of a version with isotonic curves.
+        If `calibration.json` is damaged, of another version, or was made for another ensemble.
     """
     found = recalibration_of(folder) or summary
-    by_data_set = found.get("calibration_by_data_set") or {}
-    of_targets = [
-        *found["calibration"].values(),
-        *(c for d in by_data_set.values() for c in d.values()),
-    ]
-    if any(deviation.get("curve") for one in of_targets for deviation in one["deviations"]):
-        file, remedy = SUMMARY, "and start the run again, which trains nothing, and export it again"
-        if found is not summary:
-            file, remedy = FILE, "and recalibrate again"
-        raise InputError(
-            f"{folder / file}: has an isotonic curve, which this version no longer reads; delete "
-            f"it {remedy}"
-        )
     of_all = msgspec.convert(found["calibration"], dict[str, Calibration])
+    by_data_set = found.get("calibration_by_data_set") or {}
     own = msgspec.convert(by_data_set, dict[str, dict[str, Calibration]])
     return {
         target: replace(one, by_data_set={k: of[target] for k, of in own.items() if target in of})

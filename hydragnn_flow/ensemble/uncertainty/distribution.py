@@ -280,28 +280,30 @@ def combine(members: Floats, weights: Floats) -> tuple[Floats, Floats]:
     Returns
     -------
     mean, spread
-        Mean, and standard deviation between members, both ``[...]``. The weighted variance is
-        divided by 1 - Σ weights², since the mean is estimated from the same members; with equal
-        weights that is the usual division by n - 1 instead of n. The standard deviation is zero if
-        one member has all the weight.
+        Mean, and standard deviation between members, both ``[...]``. Weights are inversely
+        proportional to the sixth power of members' errors; squared differences from the mean are
+        weighted inversely to the second, so that a bad member's, which are usually large, count as
+        much as others'. Their weighted mean is multiplied by n / (n - 1) for n members. The
+        standard deviation is zero for one member.
     """
     members, weights = members[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
     mean = (shaped * members).sum(axis=0)
-    free = 1 - np.square(weights).sum() if len(weights) > 1 else 1.0
-    variance = (shaped * np.square(members - mean)).sum(axis=0) / free
-    return mean, np.sqrt(variance)
+    precision = np.cbrt(shaped)
+    variance = (precision * np.square(members - mean)).sum(axis=0) / precision.sum()
+    n = len(weights)
+    return mean, np.sqrt(variance * (n / max(n - 1, 1)))
 
 
 def tempered(probabilities: Floats, temperature: float) -> Floats:
     """Return logarithms of calibrated probabilities ``[n, n_classes]``.
 
     Each probability is raised to the power of 1 / ``temperature``, and divided by the sum over
-    classes (Guo et al., arXiv:1706.04599).
+    classes (Guo et al., arXiv:1706.04599). None is below the resolution of networks in float32.
     """
     from scipy.special import log_softmax  # as `status` does not need SciPy
 
-    logs = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    logs = np.log(np.maximum(probabilities, np.finfo(np.float32).eps))
     return np.asarray(log_softmax(logs / temperature, axis=-1))
 
 
