@@ -1,6 +1,5 @@
 """Applicability: structures unlike the training data are named, structures like them are not."""
 
-import json
 import re
 
 import numpy as np
