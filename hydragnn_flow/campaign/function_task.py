@@ -158,8 +158,10 @@ def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dic
             said = ", ".join(map(str, returned)) or "nothing"
             return "error", f"the objective returned {said}, and no {name!r}; return it", {}
         try:
-            values[name] = float(returned[name])
-        except (TypeError, ValueError) as error:
+            if isinstance(value := returned[name], str | bytes | bool):
+                raise TypeError(repr(value))
+            values[name] = float(value)
+        except Exception as error:
             return "error", f"the objective returned no number for {name!r}: {one_line(error)}", {}
     if not all(map(math.isfinite, values.values())):
         return "diverged", f"the objective returned {json.dumps(values)}", {}

@@ -112,6 +112,13 @@ class Parameter(Section):
         steps = 0.0 if self.step is None else (value - low) / self.step
         return isclose(steps, round(steps), abs_tol=1e-8)
 
+    def exists(self, values: Mapping[str, object]) -> bool:
+        """Return True if the parameter exists in a trial with these values, by its `when`."""
+        return all(
+            other in values and any(_alike(values[other], one) for one in allowed)
+            for other, allowed in self.when.items()
+        )
+
     def at(self, unit: _Number) -> Scalar:
         """Return the parameter's value at a relative position in its domain, 0 to less than 1."""
         if self.choices is not None:
@@ -216,6 +223,13 @@ def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
+def _alike(one: object, other: object) -> bool:
+    """Compare two values, floats to nine digits: the third step of 0.1 is 0.30000000000000004."""
+    if isinstance(one, float) and isinstance(other, float):
+        return isclose(one, other)
+    return _same(one, other)
+
+
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return the end of an error message that suggests the known word most like ``given``.
 
@@ -302,7 +316,8 @@ class Rule:
         for place, path in enumerate(self._places):
             keys = path.split(".")
             for end in (".".join(keys[first:]) for first in range(len(keys))):
-                places[end] = -1 if end in places and end not in self._places else place
+                if not end[0].isdigit():  # a position, which would take numbers of the rule
+                    places[end] = -1 if end in places and end not in self._places else place
         for place, path in enumerate(self._places):
             places[path] = place
         unique = sorted((re.escape(end) for end in places if places[end] >= 0), key=len)[::-1]
@@ -372,13 +387,11 @@ class Rule:
         path = left.id
         if isinstance(right, ast.Name):
             other = right.id
-            return lambda values: _same(values[path], values[other])
+            return lambda values: _alike(values[path], values[other])
         word = right.value
         if not self._space[path].contains(word):
             raise ValueError(f"{word!r} is not in the domain of {path}; correct it")
-        return lambda values: (
-            _same(values[path], word) or (isinstance(word, float) and isclose(values[path], word))
-        )
+        return lambda values: _alike(values[path], word)
 
     def _is_number(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Name):
@@ -424,7 +437,7 @@ def satisfying(
         values: dict[str, Scalar] = {}
         for name, parameter in space.items():
             unit = draw.random()
-            if all(values.get(other) in allowed for other, allowed in parameter.when.items()):
+            if parameter.exists(values):
                 values[name] = given[name] if name in given else parameter.at(unit)
         if given.keys() <= values.keys() and all(rule.holds(values) for rule in rules):
             yield values

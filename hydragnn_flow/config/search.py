@@ -273,7 +273,7 @@ class SearchConfig(Section):
                 if other not in values:
                     words = " or ".join(map(str, allowed))
                     yield f": {name} exists only while {other} is {words}; add {other}"
-                elif values[other] not in allowed:
+                elif not self.space[name].exists(values):
                     yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
         if not all(self.space[name].contains(value) for name, value in values.items()):
             return

@@ -268,7 +268,7 @@ def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():
-        if all(whole.get(other) in allowed for other, allowed in parameter.when.items()):
+        if parameter.exists(whole):
             whole[name] = values.get(name, parameter.examples()[0])
     return whole
 

@@ -160,7 +160,7 @@ def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, An
     """
     values: dict[str, Any] = {}
     for name, parameter in space.items():
-        if not _exists(parameter, values):
+        if not parameter.exists(values):
             continue
         if parameter.choices is not None:
             values[name] = trial.suggest_categorical(name, parameter.choices)
@@ -203,13 +203,9 @@ def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[st
     """
     existing: dict[str, Any] = {}
     for name, parameter in space.items():
-        if _exists(parameter, existing):
+        if parameter.exists(existing):
             existing[name] = values.get(name)
     return list(existing)
-
-
-def _exists(parameter: Parameter, values: Mapping[str, Any]) -> bool:
-    return all(values.get(other) in allowed for other, allowed in parameter.when.items())
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

@@ -183,7 +183,7 @@ def _measured(name: str, trainer: Trainer) -> float:
     value = import_class(name)(predictions, labels, split.n_atoms)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise TypeError(f"{name} returned {value!r}, which is no number") from error
     if not math.isfinite(number):
         raise Diverged(f"{name} returned {number}")

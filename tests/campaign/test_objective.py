@@ -138,9 +138,10 @@ def test_a_failure_is_an_answer(tmp_path, number, status, said):
 def test_several_objectives_are_returned_by_name(tmp_path):
     asked = request(tmp_path, "several", objectives=["error", "size", "seconds"])
     assert answered(tmp_path, asked)["values"] == {"error": 0.25, "size": 0.5}
-    wrong = {"value": 1.0, "seconds": None}
-    status, reason, _ = objective_task._checked(wrong, ["value", "seconds"])
-    assert (status, "no number for 'seconds'" in reason) == ("error", True)
+    for wrong in (None, "0.5", True, 10**400):
+        returned = {"value": 1.0, "seconds": wrong}
+        status, reason, _ = objective_task._checked(returned, ["value", "seconds"])
+        assert (status, "no number for 'seconds'" in reason) == ("error", True)
     lacking = request(tmp_path, "several", objectives=["loss"], budget=4)
     assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
 

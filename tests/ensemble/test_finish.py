@@ -171,11 +171,6 @@ def test_members_of_any_error_show_how_much_the_mean_is_in_doubt(bad):
     assert 0.8 < np.sqrt(np.square(spread).mean() / np.square(mean).mean()) < 2.5
 
 
-def test_members_without_error_have_all_the_weight():
-    judged = Judged(np.array([[0.0] * 3, [5.0] * 3, [0.0] * 3]), np.full(3, 1 / 3))
-    np.testing.assert_array_equal(member_weights(judged), [0.5, 0, 0.5])
-
-
 def test_weights_of_a_fold_do_not_know_it():
     judged, by = drawn([1.0, 1.2], seed=2), folds(120)
     before = weights_by_fold(judged, by, int(by.max()) + 1)
@@ -200,6 +195,8 @@ def test_a_member_without_a_finite_criterion_does_not_count(wild):
         np.testing.assert_array_equal(found[:, 2], 0.0)
         # One structure says it all as well, and that the other folds do not know.
         judged.residuals[2, 1:] = 1.0
+    judged.residuals[:2] = 0.0
+    np.testing.assert_array_equal(member_weights(judged), [0.5, 0.5, 0])  # no error, all the weight
     judged.residuals[:] = np.nan
     np.testing.assert_array_equal(member_weights(judged), 1 / 3)
     np.testing.assert_array_equal(weights_by_fold(judged, by, 10), 1 / 3)

@@ -54,7 +54,6 @@ def test_every_strategy_holds_its_promises(seed, k, size, strategy, power):
     assert len(found.chosen) == size
     best = min(candidates, key=lambda c: c.value)
     assert found.chosen[0].trial == best.trial and found.chosen[0].repeat == 0
-    # Seeds of a trial are counted.
     for trial, members in Counter(choice.trial for choice in found.chosen).items():
         repeats = [choice.repeat for choice in found.chosen if choice.trial == trial]
         assert repeats == list(range(members))
@@ -178,7 +177,6 @@ def test_greedy_takes_what_complements_and_not_what_is_second_best(trials, monke
     choose, _ = trials
     assert choose() == ([0, 3], [])
     assert choose(strategy="top") == ([0, 1], [])
-    # A part of many residuals says the same.
     monkeypatch.setattr(module, "_MOST_RESIDUALS", 60)
     assert choose() == ([0, 3], [])
 

@@ -53,7 +53,6 @@ def test_a_directory_is_predicted_in_the_order_of_training(ensemble, folder):
     assert list(dict.fromkeys(FILES)) == [name for name in in_training if name in FILES]
     assert list(nodes)[:5] == ["graph_id", "file", "frame", "formula", "node_index"]
     assert nodes["file"].tolist() == np.repeat(FILES, [4, 4, 4, 4, 1, 1]).tolist()
-    # The same numbers as those of a list in Python.
     listed = ensemble.predict([crystal(1), crystal(2), crystal(10), bulk("Cu"), bulk("Au")]).graphs
     np.testing.assert_allclose(graphs["energy_mean"][1:], listed["energy_mean"], rtol=1e-4)
     # Files that are passed over are named, but not all of many.

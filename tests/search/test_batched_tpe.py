@@ -88,7 +88,6 @@ def end_in_all_ways(study, trial):
 @pytest.mark.filterwarnings("ignore:Argument ``group``")
 @pytest.mark.parametrize(
     ("case", "in_flight"),
-    # Of running trials on other branches, stock TPE also counts what they never took up.
     [("all ends", 1), ("all ends", 12), ("conditional", 1)],
 )
 def test_a_batch_of_one_is_stock_tpe(case, in_flight, monkeypatch):

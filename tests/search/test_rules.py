@@ -150,12 +150,15 @@ def domains(**space):
         ("a.0.b + share == 0.3", {"a.0.b": 0.1, "share": 0.2}, True),
         ("a.1.b >= 1 and flag", {"a.1.b": 1.0, "flag": True}, True),
         ("flag == False", {"flag": True}, False),
+        ("share % 2 == 0 or share > 0.1", {"share": 0.05}, False),
+        ("mixed == 0.1", {"mixed": "auto"}, False),
         ("learning-rate < 0.5 or lambda > 1", {"learning-rate": 0.5, "lambda": 2.0}, True),
     ],
 )
 def test_what_a_rule_says(text, values, holds):
     reals = ("a.0.b", "a.1.b", "share", "learning-rate", "lambda", "rate")
     space = {name: {"float": [0.0, 2.0]} for name in reals} | {"flag": {"choices": [True, False]}}
+    space |= {"dims.0": {"int": [1, 3]}, "mixed": {"choices": ["auto", 0.1]}}
     rule = Rule(text, domains(**SPACE | space))
     assert rule.holds(values) is holds
     assert values.keys() >= {*rule.paths} or holds

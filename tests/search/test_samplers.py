@@ -197,6 +197,16 @@ def test_a_search_asks_for_verdicts_unless_trials_are_short(tmp_path, monkeypatc
     assert len(asked) == count
 
 
+def test_neither_a_trial_of_another_space_nor_losses_of_a_million_blind_the_model():
+    space = {"x": Parameter(float=(0, 1)), "y": Parameter(float=(0, 1))}
+    study = optuna.create_study(sampler=AutoSampler(space, seed=0, wait=True))
+    study.tell(study.ask(), state=TrialState.FAIL)
+    for _ in range(30):
+        x, y = suggest(trial := study.ask(), space).values()
+        study.tell(trial, 1e6 if x > 0.85 else (x - 0.3) ** 2 + (y - 0.6) ** 2)
+    assert study.best_value < 1e-4
+
+
 def test_batched_tpe_takes_over(monkeypatch):
     monkeypatch.setattr(auto, "MOST_TRIALS", 15)
     study = optuna.create_study(sampler=AutoSampler(SPACE, seed=9, wait=True))

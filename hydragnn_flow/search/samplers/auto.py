@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import qmc
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
-from hydragnn_flow.search.records import FIXED
+from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import (
     Known,
@@ -437,7 +437,9 @@ class AutoSampler(BatchedTPESampler):
         ``trial`` replaces what the study has of it.
         """
         self._objectives = len(study.directions)
-        others = study.get_trials(deepcopy=False)
+        # A wrong trial that was enqueued, or one of another space, has no place in this one.
+        every = study.get_trials(deepcopy=False)
+        others = [of for of in every if {*active(self._space, of.params)} == {*of.params}]
         trials = [trial if other.number == trial.number else other for other in others]
         found = _known(trials, study.directions, self._epochs)
         running = [

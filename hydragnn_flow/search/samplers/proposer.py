@@ -177,7 +177,7 @@ class Proposer:
             rungs, trials, found = _flat(values, known if i == 0 else (), len(self._epochs))
             last = np.append(np.diff(trials) > 0, True)[: len(trials)]
             if i < n:
-                scaled = near = _standardised(found, last)
+                scaled = near = _standardised(_without_tail(found), last)
             else:  # a zero at the end shows where the limit is, and near it excesses matter most
                 scaled = _standardised(np.append(found, 0.0), np.append(last, True))
                 limits.append(scaled[-1])
@@ -427,6 +427,15 @@ def _subset(rows: Rows, losses: Floats, most: int) -> Rows:
     rest = rest[np.cumsum(sizes[rest]) <= most - sizes[best].sum()]
     kept = np.isin(of, np.append(best, rest))
     return Rows(rows.features[kept], rows.values[kept], rows.rungs[kept], rows.trials[kept])
+
+
+def _without_tail(losses: Floats) -> Floats:
+    """Move losses [n] that are far above all others near them: no transform would tell those apart.
+
+    Far is beyond the median by more than thirty interquartile ranges.
+    """
+    low, middle, high = np.quantile(losses, [0.25, 0.5, 0.75])
+    return np.minimum(losses, middle + 30 * (high - low)) if high > low else losses
 
 
 def _standardised(losses: Floats, last: Bools) -> Floats:

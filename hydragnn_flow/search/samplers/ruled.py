@@ -52,6 +52,8 @@ class RuledSampler(BaseSampler):
         admits: Callable[[Values], bool] = lambda values: True,
     ) -> None:
         self._sampler, self._space, self._rules = sampler, config.space, config.rules
+        if hasattr(sampler, "continues"):  # it judges at rungs, too
+            self.continues = sampler.continues
         self._admits = admits
         self._cube, self._seed = UnitCube(config.space), seed
         self._proposed: set[tuple[Any, ...]] = set()
@@ -76,8 +78,7 @@ class RuledSampler(BaseSampler):
         proposed = sampler.sample_relative(study, trial, joint) | fixed
         values: Values = {}
         for name, domain in self._cube.domains.items():
-            when = self._space[name].when
-            if not all(values.get(other) in allowed for other, allowed in when.items()):
+            if not self._space[name].exists(values):
                 continue
             if domain.single():
                 proposed[name] = self._space[name].at(0.0)
@@ -113,14 +114,6 @@ class RuledSampler(BaseSampler):
     ) -> None:
         """Tell the wrapped sampler that a trial has ended."""
         self._sampler.after_trial(study, trial, state, values)
-
-    def continues(self, study: Study, trial: FrozenTrial, wanted: int) -> bool | None:
-        """Return True if the wrapped sampler lets a trial train on; None if it cannot tell.
-
-        ``wanted`` is the number of good trials that the search has to find.
-        """
-        judge = getattr(self._sampler, "continues", None)
-        return None if judge is None else judge(study, trial, wanted)
 
     def close(self) -> None:
         """End the process of the wrapped sampler, if it has one."""
