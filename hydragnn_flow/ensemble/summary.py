@@ -111,8 +111,8 @@ def read_summary(path: str | Path) -> dict[str, Any]:
     summary: dict[str, Any] = read_json(file, remedy)
     if summary.get("version") != VERSION:
         raise InputError(
-            f"{file}: has version {summary.get('version')}, this package reads {VERSION}; run the "
-            f"campaign again in another directory"
+            f"{file}: has version {summary.get('version')}, this package reads {VERSION}; in the "
+            f"directory of a run, delete it and start the run again, which trains nothing"
         )
     with sound(file, remedy):
         msgspec.convert(summary, _Summary)
