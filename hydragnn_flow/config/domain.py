@@ -115,7 +115,7 @@ class Parameter(Section):
     def exists(self, values: Mapping[str, object]) -> bool:
         """Return True if the parameter exists in a trial with these values, by its `when`."""
         return all(
-            other in values and any(_alike(values[other], one) for one in allowed)
+            other in values and any(alike(values[other], one) for one in allowed)
             for other, allowed in self.when.items()
         )
 
@@ -223,7 +223,7 @@ def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _alike(one: object, other: object) -> bool:
+def alike(one: object, other: object) -> bool:
     """Compare two values, floats to nine digits: the third step of 0.1 is 0.30000000000000004."""
     if isinstance(one, float) and isinstance(other, float):
         return isclose(one, other)
@@ -387,11 +387,11 @@ class Rule:
         path = left.id
         if isinstance(right, ast.Name):
             other = right.id
-            return lambda values: _alike(values[path], values[other])
+            return lambda values: alike(values[path], values[other])
         word = right.value
         if not self._space[path].contains(word):
             raise ValueError(f"{word!r} is not in the domain of {path}; correct it")
-        return lambda values: _alike(values[path], word)
+        return lambda values: alike(values[path], word)
 
     def _is_number(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Name):

@@ -16,6 +16,7 @@ from optuna.distributions import (
 )
 
 from hydragnn_flow.config import Parameter
+from hydragnn_flow.config.domain import alike
 from hydragnn_flow.search.records import distributions
 
 Floats = NDArray[np.float64]
@@ -152,7 +153,7 @@ class UnitCube:
         found, where = np.unique(units, return_inverse=True)
         value = self.domains[name].to_external_repr
         numbers = self._numbers(name, found)
-        holds = [not math.isnan(number) and value(number) in allowed for number in numbers]
+        holds = [math.isfinite(n) and any(alike(value(n), one) for one in allowed) for n in numbers]
         return np.array(holds, dtype=bool)[where]
 
     def _numbers(self, name: str, units: Floats) -> list[float]:
