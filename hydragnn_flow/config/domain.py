@@ -225,9 +225,8 @@ def _same(one: object, other: object) -> bool:
 
 def alike(one: object, other: object) -> bool:
     """Compare two values, floats to nine digits: the third step of 0.1 is 0.30000000000000004."""
-    if isinstance(one, float) and isinstance(other, float):
-        return isclose(one, other)
-    return _same(one, other)
+    close = isinstance(one, float) and isinstance(other, float) and isclose(one, other)
+    return close or _same(one, other)
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:

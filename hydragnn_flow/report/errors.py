@@ -5,7 +5,6 @@ All of it is read from `ensemble/ensemble.json`; the terminal, the page and the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,9 +80,8 @@ def _than(change: Estimate) -> str:
 
 def _least(target: Mapping[str, Any]) -> str:
     """Return the key of the member with the smallest error."""
-    mae: Mapping[str, Estimate] = target["mae"]
-    known = {key: of["value"] for key, of in mae.items() if of["value"] is not None}
-    return min((key for key in mae if key != ENSEMBLE), key=lambda key: known.get(key, math.inf))
+    errors = {key: of["value"] for key, of in target["mae"].items() if key != ENSEMBLE}
+    return str(min(errors, key=lambda key: (errors[key] is None, errors[key] or 0.0)))
 
 
 def doubted(summary: Summary) -> list[str]:

@@ -182,6 +182,8 @@ def _measured(name: str, trainer: Trainer) -> float:
     }
     value = import_class(name)(predictions, labels, split.n_atoms)
     try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError(repr(value))
         number = float(value)
     except Exception as error:
         raise TypeError(f"{name} returned {value!r}, which is no number") from error
