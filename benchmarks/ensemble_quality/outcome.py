@@ -39,7 +39,7 @@ class Outcome:
     area: float
     """Miscalibration area."""
     area_limit: float
-    """Largest area of a perfect model, in 95 of 100 samples of as many structures."""
+    """Largest area of normal errors of known shape, in 95 of 100 samples: see `area_of_chance`."""
     held: int
     """Values inside their 90 % intervals."""
     values: int
@@ -108,7 +108,7 @@ def _outcome(
         members=members,
         spearman=float(spearmanr(*size).statistic),
         area=_area(error, std),
-        area_limit=area_of_perfect(structures),
+        area_limit=area_of_chance(structures, summary["calibrated_on"]["structures"]),
         held=int(inside.sum()),
         values=int(inside.size),
     )
@@ -120,12 +120,14 @@ def _area(error: Floats, std: Floats) -> float:
     return float(trapezoid(np.abs(held - _COVERAGES), _COVERAGES))
 
 
-def area_of_perfect(structures: int) -> float:
-    """The miscalibration area that perfect error bars exceed in one of 20 samples."""
+def area_of_chance(structures: int, calibrating: int) -> float:
+    """The miscalibration area that chance exceeds in one of 20 samples.
+
+    Errors are normal, and one factor of all their bars comes from so many calibrating structures.
+    """
     rng = np.random.default_rng(structures)
     areas = []
     for _ in range(_SIMULATED):
-        claimed = np.sort(rng.random(structures))
-        held = np.searchsorted(claimed, _COVERAGES, side="right") / structures
-        areas.append(float(trapezoid(np.abs(held - _COVERAGES), _COVERAGES)))
+        factor = np.sqrt(np.mean(rng.standard_normal(calibrating) ** 2))
+        areas.append(_area(rng.standard_normal(structures), np.full(structures, factor)))
     return float(np.quantile(areas, 0.95))
