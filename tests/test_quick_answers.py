@@ -63,12 +63,9 @@ def answers(commands, folder):
 @pytest.fixture
 def folder(tmp_path):
     """A good configuration, one with a wrong key, one whose data are absent, and a site.yaml."""
-    absent = {**CONFIG, "data": {**CONFIG["data"]}}
-    absent["data"]["source"] = {
-        "format": "ase",
-        "train": "train.xyz",
-        "targets": {"energy": "eV", "forces": "eV/Å"},
-    }
+    targets = {"energy": "eV", "forces": "eV/Å"}
+    source = {"format": "ase", "train": "train.xyz", "targets": targets}
+    absent = {**CONFIG, "data": {**CONFIG["data"], "source": source}}
     written = {"good": CONFIG, "wrong": {**CONFIG, "serach": {}}, "absent": absent}
     written["lost"] = {**CONFIG, "network": "missing.json"}
     for name, values in written.items():
@@ -100,19 +97,14 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "good.yaml", "--site", "local", "-N", "2"], "`nodes`"),
     (["site", "show", "frontire"], "frontire"),
     (["site", "check", "no.yaml"], "no.yaml"),
-    (["status", "taken"], "run.yaml"),
-    (["report", "taken"], "run.yaml"),
-    (["trials", "taken"], "run.yaml"),
-    (["dashboard", "taken"], "run.yaml"),
-    (["profile", "taken"], "run.yaml"),
-    (["scaling", "taken"], "run.yaml"),
+    *(([name, "taken"], "run.yaml") for name in ("status", "report", "trials", "profile")),
+    *(([name, "taken"], "run.yaml") for name in ("dashboard", "scaling")),
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
     (["predict", "taken", "x.xyz"], "neither the directory of a run"),
     (["evaluate", "taken", "x.xyz"], "neither the directory of a run"),
     (["init", "nowhere"], "nowhere"),
+    *(([*words, "nowhere"], "nowhere") for words in (["store", "info"], ["store", "check"])),
     (["export", "nowhere", "out"], "nowhere"),
-    (["store", "info", "nowhere"], "nowhere"),
-    (["store", "check", "nowhere"], "nowhere"),
 ]
 
 

@@ -34,6 +34,8 @@ _SEEDS = 6
 _LIKENESS = 0.75
 # Relative tolerance between criteria: tens of structures do not resolve less.
 _TOLERANCE = 5e-3
+# A member of another type has at most this many times the criterion of the best trial.
+_FAR = 2.0
 _NEXT = "next in line"
 _Predicted = dict[str, NDArray[np.float64]]
 # The best trials of a search are equally good long before this number. With as many residuals of
@@ -120,7 +122,8 @@ def select_members(
     strategy
         ``top``: the best trials. ``greedy``: first the best trial, then one by one the trial, or
         further seed of a trial, that lowers the criterion of the members' mean most; among equally
-        good ones a new message-passing type comes first, then a new width.
+        good ones a new message-passing type comes first, then a new width. The last of three or
+        more members is of another type if all others are of one.
     size
         Number of members to select; at most the number of candidates.
     candidates
@@ -201,28 +204,28 @@ def _greedy(
     the pool is a member already.
     """
     seeds, owners = _with_seeds(judged)
-    owner = owners.tolist()
+    of = [pool[owner] for owner in owners.tolist()]
+    near = np.array([candidate.value <= _FAR * pool[0].value for candidate in of])
     rows = [0] if has_best else []
     chosen: list[Choice] = []
-    while len(chosen) < more and len(rows) < len(owner):
+    while len(chosen) < more and len(rows) < len(of):
         total = seeds.residuals[rows].sum(axis=0)
         criteria = seeds.criterion((total + seeds.residuals) / (len(rows) + 1))
         criteria[rows] = np.inf
+        types, widths = {of[row].mpnn_type for row in rows}, {of[row].width for row in rows}
+        is_old = [(c.mpnn_type in types, c.width in widths) for c in of]
+        others = near & [not old for old, _ in is_old]
+        if len(chosen) == more - 1 > 0 and len(types) == 1 and others.any():
+            # Far from the data, networks of one type are wrong alike, and their spread is small.
+            criteria[~others] = np.inf
         (alike,) = np.nonzero(criteria <= criteria.min() * (1 + _TOLERANCE))
-        is_new = _is_new([pool[owner[row]] for row in rows])
-        row = min(alike.tolist(), key=lambda r: (*is_new(pool[owner[r]]), criteria[r]))
-        candidate = pool[owner[row]]
-        repeat = sum(owner[r] == owner[row] for r in rows)
+        row = min(alike.tolist(), key=lambda r: (*is_old[r], criteria[r]))
+        candidate, repeat = of[row], sum(of[r] is of[row] for r in rows)
         seed = f"seed {repeat + 1} of this trial; " if repeat else ""
         why = f"{seed}criterion {candidate.value:.4g}, of the members' mean {criteria[row]:.4g}"
-        chosen.append(Choice(candidate.trial, int(repeat), why))
+        chosen.append(Choice(candidate.trial, repeat, why))
         rows.append(row)
     return chosen
-
-
-def _is_new(members: Sequence[Candidate]) -> Callable[[Candidate], tuple[bool, bool]]:
-    types, widths = {m.mpnn_type for m in members}, {m.width for m in members}
-    return lambda candidate: (candidate.mpnn_type in types, candidate.width in widths)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, float, int]:
@@ -238,9 +241,7 @@ def _reason(candidate: Candidate, is_best: bool) -> str:
     what = f"criterion {candidate.value:.4g}"
     if not candidate.feasible:
         return f"too few trials kept the limits of search.constraints; {what}"
-    if is_best:
-        return f"the best trial; {what}"
-    return f"next by the criterion; {what}"
+    return f"{'the best trial' if is_best else 'next by the criterion'}; {what}"
 
 
 def most_of_a_type(size: int) -> int:

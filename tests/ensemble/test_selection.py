@@ -108,6 +108,15 @@ def test_among_equals_another_type_is_preferred():
     assert [choice.trial for choice in chosen] == [0, 2]
 
 
+@pytest.mark.parametrize("worse", [1.9, 2.1])
+def test_the_last_member_is_of_another_type_unless_far_worse(worse):
+    signs, sizes = np.random.default_rng(3).choice([-1.0, 1.0], (2000, 3)), [1, 1.5, worse]
+    judged = Judged((signs * sizes).T, np.full(2000, 1 / 2000))
+    candidates = list(map(Candidate, range(3), sizes, ["PNA", "PNA", "SchNet"]))
+    chosen = select("greedy", 3, candidates, judged).chosen
+    assert [choice.trial == 2 for choice in chosen] == [False, False, worse < 2]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy):
     candidates, judged = drawn(3, 5)
