@@ -63,8 +63,7 @@ def answers(commands, folder):
 @pytest.fixture
 def folder(tmp_path):
     """A good configuration, one with a wrong key, one whose data are absent, and a site.yaml."""
-    targets = {"energy": "eV", "forces": "eV/Å"}
-    source = {"format": "ase", "train": "train.xyz", "targets": targets}
+    source = {"format": "ase", "train": "train.xyz", "targets": {"energy": "eV", "forces": "eV/Å"}}
     absent = {**CONFIG, "data": {**CONFIG["data"], "source": source}}
     written = {"good": CONFIG, "wrong": {**CONFIG, "serach": {}}, "absent": absent}
     written["lost"] = {**CONFIG, "network": "missing.json"}
