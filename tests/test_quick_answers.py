@@ -102,7 +102,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["predict", "taken", "x.xyz"], "neither the directory of a run"),
     (["evaluate", "taken", "x.xyz"], "neither the directory of a run"),
     (["init", "nowhere"], "nowhere"),
-    *(([*words, "nowhere"], "nowhere") for words in (["store", "info"], ["store", "check"])),
+    *((["store", name, "nowhere"], "nowhere") for name in ("info", "check")),
     (["export", "nowhere", "out"], "nowhere"),
 ]
 

@@ -39,7 +39,7 @@ class Outcome:
     area: float
     """Miscalibration area."""
     area_limit: float
-    """Largest area of normal errors of known shape, in 95 of 100 samples: see `area_of_chance`."""
+    """Largest area that chance explains, by `area_of_chance`."""
     held: int
     """Values inside their 90 % intervals."""
     values: int

@@ -123,7 +123,7 @@ def select_members(
         ``top``: the best trials. ``greedy``: first the best trial, then one by one the trial, or
         further seed of a trial, that lowers the criterion of the members' mean most; among equally
         good ones a new message-passing type comes first, then a new width. The last of three or
-        more members is of another type if all others are of one.
+        more members is of another type if all others are of one and that is at most twice as bad.
     size
         Number of members to select; at most the number of candidates.
     candidates
@@ -209,20 +209,21 @@ def _greedy(
     rows = [0] if has_best else []
     chosen: list[Choice] = []
     while len(chosen) < more and len(rows) < len(of):
-        total = seeds.residuals[rows].sum(axis=0)
-        criteria = seeds.criterion((total + seeds.residuals) / (len(rows) + 1))
+        sums = seeds.residuals + seeds.residuals[rows].sum(axis=0)
+        criteria = seeds.criterion(sums / (len(rows) + 1))
         criteria[rows] = np.inf
         types, widths = {of[row].mpnn_type for row in rows}, {of[row].width for row in rows}
         is_old = [(c.mpnn_type in types, c.width in widths) for c in of]
         others = near & [not old for old, _ in is_old]
+        lead = ""
         if len(chosen) == more - 1 > 0 and len(types) == 1 and others.any():
             # Far from the data, networks of one type are wrong alike, and their spread is small.
-            criteria[~others] = np.inf
+            criteria[~others], lead = np.inf, "all others are of one type; "
         (alike,) = np.nonzero(criteria <= criteria.min() * (1 + _TOLERANCE))
         row = min(alike.tolist(), key=lambda r: (*is_old[r], criteria[r]))
         candidate, repeat = of[row], sum(of[r] is of[row] for r in rows)
-        seed = f"seed {repeat + 1} of this trial; " if repeat else ""
-        why = f"{seed}criterion {candidate.value:.4g}, of the members' mean {criteria[row]:.4g}"
+        lead = f"seed {repeat + 1} of this trial; " if repeat else lead
+        why = f"{lead}criterion {candidate.value:.4g}, of the members' mean {criteria[row]:.4g}"
         chosen.append(Choice(candidate.trial, repeat, why))
         rows.append(row)
     return chosen

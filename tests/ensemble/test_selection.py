@@ -114,7 +114,7 @@ def test_the_last_member_is_of_another_type_unless_far_worse(worse):
     judged = Judged((signs * sizes).T, np.full(2000, 1 / 2000))
     candidates = list(map(Candidate, range(3), sizes, ["PNA", "PNA", "SchNet"]))
     chosen = select("greedy", 3, candidates, judged).chosen
-    assert [choice.trial == 2 for choice in chosen] == [False, False, worse < 2]
+    assert [c.trial == 2 and "of one type" in c.reason for c in chosen] == [False, False, worse < 2]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
