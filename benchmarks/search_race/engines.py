@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
@@ -27,6 +27,7 @@ from hydragnn_flow.search.samplers.encoding import Known, Running
 from hydragnn_flow.search.samplers.proposer import MOST_FITTED, MOST_KNOWN, Proposer
 from search_race.functions import Function
 
+Answer = TypeVar("Answer")
 Asked = list[tuple[int, dict[str, Any]]]
 """Keys to tell results by, and configurations."""
 MEMBERS = 4
@@ -151,9 +152,7 @@ class OptunaEngine:
 
     def close(self) -> None:
         """End what works beside it."""
-        close = getattr(self._study.sampler, "close", None)
-        if close is not None:
-            close()
+        getattr(self._study.sampler, "close", lambda: None)()
 
 
 class DeepHyperEngine:
@@ -213,18 +212,18 @@ class Clock:
         return self.now
 
 
-class Awaited(Future[Proposals]):
-    """Proposals that are there from a moment on."""
+class Awaited(Future[Answer]):
+    """Proposals or a verdict that are there from a moment on."""
 
-    def __init__(self, clock: Clock, at: float, proposals: Proposals) -> None:
+    def __init__(self, clock: Clock, at: float, answer: Answer) -> None:
         super().__init__()
         self._clock, self._at = clock, at
-        self.set_result(proposals)
+        self.set_result(answer)
 
     def done(self) -> bool:
         return self._clock.now >= self._at
 
-    def result(self, timeout: float | None = None) -> Proposals:
+    def result(self, timeout: float | None = None) -> Answer:
         """Time passes until they are there."""
         if timeout is not None and self._at > self._clock.now + timeout:
             self._clock.now += timeout
@@ -234,30 +233,33 @@ class Awaited(Future[Proposals]):
 
 
 class SimulatedBackground:
-    """A `BackgroundProposer` whose proposals take the time that they would take on a quiet core."""
+    """A `BackgroundProposer` whose answers take the time that they would take on a quiet core."""
 
     def __init__(self, clock: Clock, proposer: Proposer) -> None:
-        self._clock, self._proposer = clock, proposer
+        self._clock, self._proposer, self._fits = clock, proposer, 0
 
     def propose(self, known: Known, running: Running, count: int, seed: int) -> Future[Proposals]:
         """Propose as `BackgroundProposer.propose` does."""
-        before = self._proposer.fits
         proposals = self._proposer.propose(known, running, count, seed)
-        # CPU seconds measured for a space of twenty parameters: message, proposals, and a fit.
-        results = sum(1 + len(trial.reports) for trial in known)
-        size = min(results, MOST_KNOWN) + len(running)
-        seconds = 0.01 + count * (0.02 + 2e-7 * size**2)
-        if self._proposer.fits > before:
-            seconds += 0.55 * (min(results, MOST_FITTED) / MOST_FITTED) ** 3
+        seconds = self._seconds(known, running, count)
         return Awaited(self._clock, self._clock.now + seconds, Proposals(proposals, seconds))
 
     def continues(
         self, known: Known, running: Running, row: int, wanted: int, seed: int
     ) -> Future[bool]:
-        """Tell what `Proposer.continues` does, at once."""
-        answer: Future[bool] = Future()
-        answer.set_result(self._proposer.continues(known, running, row, wanted, seed))
-        return answer
+        """Tell what `Proposer.continues` does."""
+        verdict = self._proposer.continues(known, running, row, wanted, seed)
+        return Awaited(self._clock, self._clock.now + self._seconds(known, running, 1), verdict)
+
+    def _seconds(self, known: Known, running: Running, count: int) -> float:
+        # CPU seconds measured for a space of twenty parameters: message, proposals, and a fit.
+        results = sum(1 + len(trial.reports) for trial in known)
+        size = min(results, MOST_KNOWN) + len(running)
+        seconds = 0.01 + count * (0.02 + 2e-7 * size**2)
+        if self._proposer.fits > self._fits:
+            self._fits = self._proposer.fits
+            seconds += 0.55 * (min(results, MOST_FITTED) / MOST_FITTED) ** 3
+        return seconds
 
     def close(self) -> None:
         """There is nothing to end."""

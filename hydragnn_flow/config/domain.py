@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from math import isclose
 from typing import Any
 
@@ -247,15 +248,17 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_close = partial(isclose, abs_tol=1e-15)  # 0.3 - 3 * 0.1 is zero
 _ORDER: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Eq: lambda one, other: isclose(one, other),
-    ast.NotEq: lambda one, other: not isclose(one, other),
-    ast.Lt: lambda one, other: one < other and not isclose(one, other),
-    ast.LtE: lambda one, other: one <= other or isclose(one, other),
-    ast.Gt: lambda one, other: one > other and not isclose(one, other),
-    ast.GtE: lambda one, other: one >= other or isclose(one, other),
+    ast.Eq: lambda one, other: _close(one, other),
+    ast.NotEq: lambda one, other: not _close(one, other),
+    ast.Lt: lambda one, other: one < other and not _close(one, other),
+    ast.LtE: lambda one, other: one <= other or _close(one, other),
+    ast.Gt: lambda one, other: one > other and not _close(one, other),
+    ast.GtE: lambda one, other: one >= other or _close(one, other),
 }
 _Values = Mapping[str, Any]
+_PLACE = "place_of_parameter_"
 
 
 class Rule:
@@ -315,18 +318,18 @@ class Rule:
         for place, path in enumerate(self._places):
             keys = path.split(".")
             for end in (".".join(keys[first:]) for first in range(len(keys))):
-                if not end[0].isdigit():  # a position, which would take numbers of the rule
+                if not end[:1].isdigit():  # a position, which would take numbers of the rule
                     places[end] = -1 if end in places and end not in self._places else place
         for place, path in enumerate(self._places):
             places[path] = place
         unique = sorted((re.escape(end) for end in places if places[end] >= 0), key=len)[::-1]
         name = re.compile(rf"""('[^']*'|"[^"]*")|(?<![\w.])({"|".join(unique)})(?![\w.])""")
-        return name.sub(lambda found: found[1] or f"_{places[found[2]]}", text)
+        return name.sub(lambda found: found[1] or f"{_PLACE}{places[found[2]]}", text)
 
     def _path(self, name: str) -> str:
         """Return the path of a name that `_with_places` has set."""
-        if re.fullmatch(r"_\d+", name) and int(name[1:]) < len(self._places):
-            return self._places[int(name[1:])]
+        if re.fullmatch(rf"{_PLACE}\d+", name):
+            return self._places[int(name.removeprefix(_PLACE))]
         alike = [path for path in self._places if path.endswith(f".{name}")]
         if len(alike) > 1:
             raise ValueError(f"{name!r} may be {' or '.join(alike)}; write the whole path")

@@ -34,7 +34,7 @@ PARAMETERS = "parameters"
 COSTS = ("throughput", "seconds", "joules", PARAMETERS)
 MAXIMISED = ("throughput",)
 """Objectives that are maximised; all others are minimised."""
-MOST_OBJECTIVES = 3
+Objectives = Annotated[tuple[str, ...], Field(min_length=1, max_length=3)]
 STRUCTURES = 1000
 """Number of structures whose training the objectives `seconds` and `joules` measure, if no
 objective is a loss or an error."""
@@ -94,7 +94,7 @@ class SearchConfig(Section):
     sampler: SamplerName | dict[str, Any] = "auto"
     """Method that proposes configurations. A mapping names any class of ``optuna.samplers``, or one
     of your own (``module:Class``), with its arguments."""
-    objectives: tuple[str, ...] = (CRITERION,)
+    objectives: Objectives = (CRITERION,)
     """One to three quantities by which trials are compared: ``val_error``, ``val_loss``,
     ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``, ``parameters``, or
     ``module:function``, a function of your own of the validation predictions. Rungs judge by the
@@ -171,8 +171,6 @@ class SearchConfig(Section):
     @field_validator("objectives")
     @classmethod
     def _few_known_objectives(cls, objectives: tuple[str, ...]) -> tuple[str, ...]:
-        if not 1 <= len(objectives) <= MOST_OBJECTIVES:
-            raise ValueError(f"must be one to {MOST_OBJECTIVES} objectives, got {len(objectives)}")
         known = (CRITERION, *LOSSES, *COSTS)
         for i, name in enumerate(objectives):
             if ":" in name:

@@ -95,10 +95,13 @@ def mirrored(values: Floats) -> Floats:
 
     The values are logarithms of deviations between members; those that are not finite are left out.
     Members agree that perfect crystals have no forces. So the smallest deviations between members
-    do not show how much a deviation usually varies, and only the upper half is used.
+    do not show how much a deviation usually varies, and only the upper half is used. A single
+    deviation does not show it either.
     """
     values = values[np.isfinite(values)]
-    middle = np.median(values) if len(values) else 0.0
+    if len(values) < 2:
+        return values[:0]
+    middle = np.median(values)
     upper = values[values >= middle]
     return np.concatenate([upper, 2 * middle - upper])
 
@@ -212,10 +215,10 @@ class Applicability:
         ----------
         deviations
             Deviations by target, from :func:`deviations_of`, for structures that no member was
-            trained on. One structure has no range.
+            trained on.
         """
         with np.errstate(divide="ignore"):
-            logs = {name: mirrored(np.log(of)) for name, of in deviations.items() if len(of) > 1}
+            logs = {name: mirrored(np.log(of)) for name, of in deviations.items()}
         return replace(self, deviations=ranges_of(logs))
 
     def compare(self, batch: Batch) -> list[str]:

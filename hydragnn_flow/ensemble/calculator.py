@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -402,11 +403,11 @@ def _make_ready(file: Path) -> None:
     with file.open("rb+") as frames:
         whole = 0
         while count := frames.readline():
-            known = count.strip().isdigit()
-            rest = [frames.readline() for _ in range(int(count) + 1)] if known else [b""]
-            if rest[-1].endswith(b"\n"):
+            lines = 1 + int(count) if len(count) < 12 and count.strip().isdigit() else 0
+            rest = [*islice(iter(frames.readline, b""), lines)]
+            if lines and len(rest) == lines and rest[-1].endswith(b"\n"):
                 whole = frames.tell()
-            elif known and whole:
+            elif lines and whole:
                 frames.truncate(whole)
                 return
             else:

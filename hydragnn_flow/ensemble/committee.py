@@ -69,7 +69,7 @@ class Committee:
     directory: Path | None = None
     """Directory that the ensemble was loaded from."""
     tested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Test errors by target, as `test` of `ensemble.json` has them; empty if unknown."""
+    """Test errors by target, as `errors` of `ensemble.json` has them; empty if unknown."""
 
     def __repr__(self) -> str:
         return f"{self._about}\n{self.members.to_string()}"

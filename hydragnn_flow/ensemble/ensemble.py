@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hydragnn_flow.data.store.manifest import kept_manifest
@@ -137,8 +138,9 @@ class Ensemble(Committee):
         if not 0 < coverage < 1:
             raise InputError(f"coverage = {coverage:g}: must lie between 0 and 1; give 0.9, say")
         needed = needed_for_coverage(coverage)
+        of = None if self.data_set is None else np.array([self.data_set], object)
         for name, calibration in self.calibrations.items():
-            if (structures := calibration.least_structures()) < needed:
+            if (structures := calibration.least_structures(of)) < needed:
                 raise InputError(
                     f"coverage = {coverage:g}: needs {needed} structures to calibrate on, and some "
                     f"intervals of {name} rely on {structures}; give a lower one, "

@@ -187,7 +187,8 @@ def finish_ensemble(
     ensemble = replace(ensemble, calibrations=calibrations, applicability=applicability)
 
     test = store["testset"]
-    best = _best_single(members, alone)
+    # The first member is of the best trial; if it failed, the best of the others comes first.
+    best = min(members, key=lambda member: (member.member > 0, member.trial_error))
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
@@ -226,7 +227,7 @@ def finish_ensemble(
             for member, weight, value in zip(members, weights, alone, strict=True)
         ],
         "failed": [asdict(failed) for failed in failed_members(folder)],
-        "best_member": members[best].member,
+        "best_member": best.member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
         **plain_calibrations(calibrations),
         "measures": {name: found.to_dict() for name, found in measures.items()},
@@ -243,16 +244,6 @@ def finish_ensemble(
     write_checksums(folder, [MANIFEST, APPLICABILITY, *names], {SUMMARY: content})
     write_text(folder / SUMMARY, content)
     return summary
-
-
-def _best_single(members: Sequence[Member], criterion: Floats) -> int:
-    """Return the index of the member that would be used without an ensemble.
-
-    This is the first member of the trial with the smallest criterion on validation data.
-    ``criterion`` is that of each member alone, and decides between members that are equal in this.
-    """
-    ranks = [(member.trial_error, member.repeat) for member in members]
-    return min(range(len(members)), key=lambda k: (*ranks[k], criterion[k]))
 
 
 def _predictions(

@@ -30,8 +30,8 @@ Floats = NDArray[np.floating[Any]]
 # Number of trials of which further seeds are considered, and seeds of each.
 _REPEATED = 4
 _SEEDS = 6
-# Correlation of the errors of two seeds of a network.
-_LIKENESS = 0.75
+# Correlation of two seeds of a network in the part of their errors that other trials do not share.
+_LIKENESS = 0.5
 # Relative tolerance between criteria: tens of structures do not resolve less.
 _TOLERANCE = 5e-3
 # A member of another type has at most this many times the criterion of the best trial.
@@ -102,10 +102,6 @@ class Judged:
         sums = np.abs(means) ** self.power @ self.shares
         return np.where(np.isnan(sums), np.inf, sums) ** (1 / self.power)
 
-    def rows(self, places: Sequence[int]) -> Judged:
-        """Return a copy with the residuals of only the candidates whose indices are ``places``."""
-        return Judged(self.residuals[list(places)], self.shares, self.power)
-
 
 def select_members(
     strategy: Strategy,
@@ -144,7 +140,7 @@ def select_members(
     pool = [c for c in ranked if not any(_rank(c)[:2]) and _known(residuals.get(c.trial))]
     if strategy == "greedy" and len(pool) > 1:
         judged = Judged(np.stack([residuals[c.trial] for c in pool]), shares, power)
-        chosen += _greedy(pool, judged, size - 1, has_best=pool[0] is ranked[0])
+        chosen += _greedy(ranked[0], pool, judged, size - 1)
     taken = {choice.trial for choice in chosen}
     rest = [candidate for candidate in ranked if candidate.trial not in taken]
     missing = size - len(chosen)
@@ -166,9 +162,10 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
 
     Further seeds are those of the best `_REPEATED` candidates, `_SEEDS` of each with the known one.
     Their errors are not known before they are trained. They are modelled as equally large as those
-    of the known seed, with a correlation of `_LIKENESS` between any two seeds: a weighted sum of
-    the known errors, of a permutation of these that all further seeds share, and of a permutation
-    that each further seed has for itself.
+    of the known seed, and as equal in the part that the other candidates share, by regression on
+    their mean. Any two seeds have a correlation of `_LIKENESS` in the rest: a weighted sum of the
+    known rest, of a permutation of it that all further seeds share, and of a permutation that each
+    further seed has for itself.
     """
     random = np.random.default_rng(1)
     k, n = judged.residuals.shape
@@ -181,38 +178,46 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
         return order
 
     known = judged.residuals[:_REPEATED]
-    in_common = _LIKENESS * known
-    in_common += np.sqrt(_LIKENESS - _LIKENESS**2) * known[:, another_order()]
+    errors = judged.criterion(judged.residuals)
+    weights = np.array((errors.min() / errors) ** 2 if errors.min() > 0 else [1] * k, known.dtype)
+    shared = weights @ judged.residuals - weights[: len(known), None] * known
+    for places in targets:
+        mean, of = shared[:, places], known[:, places]
+        square = (mean**2).sum(axis=1)
+        shared[:, places] *= ((mean * of).sum(axis=1) / np.where(square > 0, square, 1))[:, None]
+    own = known - shared
+    in_common = shared + _LIKENESS * own
+    in_common += (_LIKENESS - _LIKENESS**2) ** 0.5 * own[:, another_order()]
     rows, owner = [judged.residuals], [np.arange(k)]
     for _ in range(_SEEDS - 1):
-        seeds = in_common + np.sqrt(1 - _LIKENESS) * known[:, another_order()]
+        seeds = in_common + (1 - _LIKENESS) ** 0.5 * own[:, another_order()]
         found = judged.criterion(seeds)
-        seeds *= (judged.criterion(known) / np.where(found > 0, found, 1))[:, None]
+        seeds *= (errors[: len(known)] / np.where(found > 0, found, 1))[:, None].astype(seeds.dtype)
         rows.append(seeds)
         owner.append(np.arange(len(known)))
     return Judged(np.concatenate(rows), judged.shares, judged.power), np.concatenate(owner)
 
 
-def _greedy(
-    pool: Sequence[Candidate], judged: Judged, more: int, *, has_best: bool
-) -> list[Choice]:
-    """Return up to ``more`` further members by ensemble selection with replacement.
+def _greedy(best: Candidate, pool: Sequence[Candidate], judged: Judged, more: int) -> list[Choice]:
+    """Return up to ``more`` members beside ``best``, by ensemble selection with replacement.
 
     Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. A network that is selected twice is
     trained twice, with two seeds; in that paper it gets twice the weight instead. ``pool`` is
-    sorted, the best first, and ``judged`` has its residuals. ``has_best`` is true if the first of
-    the pool is a member already.
+    sorted, the best first, and ``judged`` has its residuals.
     """
     seeds, owners = _with_seeds(judged)
     of = [pool[owner] for owner in owners.tolist()]
-    near = np.array([candidate.value <= _FAR * pool[0].value for candidate in of])
-    rows = [0] if has_best else []
+    near = np.array([candidate.value <= _FAR * best.value for candidate in of])
+    rows = [0] if pool[0] is best else []
     chosen: list[Choice] = []
     while len(chosen) < more and len(rows) < len(of):
         sums = seeds.residuals + seeds.residuals[rows].sum(axis=0)
         criteria = seeds.criterion(sums / (len(rows) + 1))
         criteria[rows] = np.inf
-        types, widths = {of[row].mpnn_type for row in rows}, {of[row].width for row in rows}
+        # Errors of further seeds are imagined: the known ones of their trial come before.
+        criteria[len(pool) :][~np.isin(owners[len(pool) :], rows)] = np.inf
+        types = {best.mpnn_type, *(of[row].mpnn_type for row in rows)}
+        widths = {best.width, *(of[row].width for row in rows)}
         is_old = [(c.mpnn_type in types, c.width in widths) for c in of]
         others = near & [not old for old, _ in is_old]
         lead = ""
@@ -327,9 +332,11 @@ def choose_trials(
     shares: Floats = np.ones(0)
     missing: list[int] = []
     if config.strategy == "greedy":
-        best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
+        ranked = best_first(candidates)
+        rest = [c for c in ranked[_MOST_TRIALS:] if c.mpnn_type != ranked[0].mpnn_type]
+        read = [c.trial for c in (*ranked[:_MOST_TRIALS], *rest[:_REPEATED])]
         # A generator, as all predictions together may be large.
-        predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in best)
+        predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in read)
         residuals, shares, missing = _residuals(predicted, split, criterion)
     selection = select_members(
         config.strategy, size, candidates, residuals, shares, criterion.power

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -40,7 +40,6 @@ class _Summary(msgspec.Struct):
     members: list[_Member]
     calibration: dict[str, Calibration]
     calibration_by_data_set: dict[str, dict[str, Calibration]] = {}
-    aggregation: Literal["weighted", "uniform"] = "weighted"  # a median cannot be predicted
 
 
 def per_atom(unit: str) -> tuple[str, float]:

@@ -131,22 +131,17 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
     if not studies:
         raise InputError(f"search.warm_start: {journal} holds no study; remove it")
     study = optuna.load_study(study_name=studies[0].study_name, storage=storage)
-    if len(study.directions) != len(config.objectives):
-        raise InputError(
-            f"search.warm_start: {path} has {len(study.directions)} objectives, and this search "
-            f"has {len(config.objectives)}; remove it"
-        )
-    for name, direction, wanted in zip(
-        config.objectives, study.directions, config.directions, strict=True
-    ):
-        if direction.name.lower() != wanted:
-            verb = "maximises" if wanted == "minimize" else "minimises"
-            raise InputError(f"search.warm_start: {path} {verb} its {name}; remove it")
     objectives = study.user_attrs.get(BEGUN, list(config.objectives))
     if objectives != list(config.objectives):
         raise InputError(
             f"search.warm_start: {path} searched for {', '.join(objectives)}, and this search does "
             f"for {', '.join(config.objectives)}; remove it"
+        )
+    directions = tuple(direction.name.lower() for direction in study.directions)
+    if directions != config.directions:
+        raise InputError(
+            f"search.warm_start: {path} has the directions {', '.join(directions)}, and this "
+            f"search {', '.join(config.directions)}; remove it"
         )
     return study
 

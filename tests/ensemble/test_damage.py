@@ -212,7 +212,6 @@ def test_a_file_without_a_checksum_is_not_used(run):
         ("ensemble.json", "members.0.weight", float("nan")),
         ("ensemble.json", "members.0", []),
         ("ensemble.json", "coverage", 9),
-        ("ensemble.json", "aggregation", "median"),
         ("ensemble.json", "calibration.energy.scores.0.0.score", "high"),
         ("ensemble.json", "calibration_by_data_set", []),
         ("applicability.json", "version", "2"),

@@ -22,7 +22,6 @@ from hydragnn_flow.ensemble.uncertainty.calibration import folds
 from hydragnn_flow.ensemble.uncertainty.distribution import combine, combine_noise
 from hydragnn_flow.report.errors import explained
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.measures.criterion import trivial_errors
 from hydragnn_flow.training.predict import KEY, kept, predict_batches, split_batches
 
 
@@ -100,23 +99,6 @@ def test_errors_are_those_of_the_tables(run, alloy_store):
         assert found["mae"][who]["value"] == pytest.approx(error.mean())
     inside = table["energy"].between(table["energy_lo"], table["energy_hi"])
     assert found["coverage"] == pytest.approx(inside.mean())
-
-
-def test_the_best_member_has_the_smallest_criterion(alloy_store, tmp_path):
-    """Of its validation predictions, whatever its training told."""
-    untrained_ensemble(tmp_path, alloy_store, members=3)
-    summary = json.loads((tmp_path / "ensemble" / "ensemble.json").read_text())
-    found = Ensemble.load(tmp_path).predict(alloy_store, split="valset", members=True)
-    n_atoms = alloy_store["valset"].n_atoms
-    unit = trivial_errors(alloy_store["trainset"], alloy_store.manifest)
-    errors = []
-    for k in range(3):
-        energy = (found.graphs[f"energy_member_{k}"] - found.graphs["energy"]) / n_atoms
-        forces = [found.nodes[f"forces_{c}_member_{k}"] - found.nodes[f"forces_{c}"] for c in "xyz"]
-        relative = np.mean(np.abs(energy)) / unit["energy"]
-        errors.append((relative + np.mean(np.abs(forces)) / unit["forces"]) / 2)
-    told = [member["best_val_error"] for member in summary["members"]]
-    assert summary["best_member"] == np.argmin(errors) != np.argmin(told)
 
 
 def test_a_split_of_its_own_calibrates_and_no_other_does(tmp_path):

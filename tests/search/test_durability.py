@@ -357,8 +357,7 @@ NARROW = {**CONFIG.space, "Architecture.hidden_dim": Parameter(int=(100, 200))}
         ({"space": NARROW}, r"no trial of .* is in search\.space"),
         ({"warm_start": ("lost",)}, "lost does not exist; restore it"),
         ({"objectives": ("val.energy",)}, "searched for val_error"),
-        ({"objectives": ("throughput",)}, "minimises its throughput; remove it"),
-        ({"objectives": ("val_error", "seconds")}, "1 objectives, and this search has 2"),
+        ({"objectives": ("val_error", "seconds")}, "searched for val_error"),
     ],
 )
 def test_an_earlier_study_that_cannot_help_is_refused(tmp_path, changes, said):

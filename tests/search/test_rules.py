@@ -53,6 +53,16 @@ def test_no_proposal_breaks_a_rule(sampler):
     assert {values["net.kind"] for values in found} == {"deep", "flat"}
 
 
+def test_no_proposal_exceeds_a_limit_where_a_number_decides_what_exists():
+    space = {"layers": {"int": [1, 8]}, "other": {"int": [1, 100]}}
+    space["width"] = {"int": [1, 100], "when": {"layers": [2, 3, 4, 5]}}
+    config = search(space=space, where=["width % 7 == 0"], constraints={"parameters": 200})
+    foreseen = lambda of: {"parameters": of["layers"] * of["other"] + of.get("width", 0)}  # noqa: E731
+    study = optuna.create_study(sampler=sampler_of(config, 1, foreseen=foreseen))
+    for values in run(config, study, 100, lambda values: 0.0):
+        assert foreseen(values)["parameters"] <= 200
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_no_proposal_of_thousands_breaks_a_rule(sampler):

@@ -146,11 +146,10 @@ def compare_models(
             unit, factor = per_atom(about.unit)
             label, scale = f"{target} per atom", factor / n_atoms[:, None]
             errors = errors * scale
-        finite = np.isfinite(errors)
-        known = finite[finite.any(axis=(1, 2))].all(axis=0)  # a member of NaN alone hides no other
+        known = np.isfinite(errors[0])  # NaN of a member hides no other's errors
         if chosen is not None:
             known &= chosen[structure, None]
-        if not (known & finite[0]).any():
+        if not known.any():
             continue
         structures = np.broadcast_to(structure[:, None], known.shape)[known]
         mae, change = compare_errors(errors[:, known], structures)

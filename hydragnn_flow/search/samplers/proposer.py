@@ -136,7 +136,8 @@ class Proposer:
         """
         points, pending = self._encode(known), self._cube.encode(running)
         losses = self._learn(points, known, self._cube.features(pending), row)
-        whole = np.isfinite([trial.numbers[0] for trial in known])
+        # A failed trial has a loss, too, but it is not known whether it keeps the limits.
+        whole = np.isfinite([trial.numbers for trial in known]).all(axis=1)
         reached = np.sort(losses[whole, 0])  # infinite beyond a limit
         if len(reached) < wanted or not math.isfinite(reached[wanted - 1]):
             return True

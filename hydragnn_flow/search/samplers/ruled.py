@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import islice
@@ -11,7 +12,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.domain import satisfying
@@ -19,6 +20,7 @@ from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.search.records import FIXED, active
 from hydragnn_flow.search.samplers.encoding import UnitCube, Values
 
+_logger = logging.getLogger(__name__)
 Foreseen = Callable[[Values], Mapping[str, float]]
 """Function of a trial's values: least amount of limited quantities, known before it trains."""
 
@@ -52,8 +54,10 @@ class RuledSampler(BaseSampler):
         admits: Callable[[Values], bool] = lambda values: True,
     ) -> None:
         self._sampler, self._space, self._rules = sampler, config.space, config.rules
-        if hasattr(sampler, "continues"):  # it judges at rungs, too
-            self.continues = sampler.continues
+        self.close = getattr(sampler, "close", lambda: None)
+        for method in ("before_trial", "after_trial", "continues"):
+            if hasattr(sampler, method):
+                setattr(self, method, getattr(sampler, method))
         self._admits = admits
         self._cube, self._seed = UnitCube(config.space), seed
         self._proposed: set[tuple[Any, ...]] = set()
@@ -88,6 +92,9 @@ class RuledSampler(BaseSampler):
             trial.params = {**trial.params, name: values[name]}
             trial.distributions = {**trial.distributions, name: domain}
         random = np.random.default_rng([self._seed, trial.number])
+        if not self._proposed:  # by an earlier driver, perhaps
+            every = study.get_trials(deepcopy=False)
+            self._proposed = {tuple(other.params.items()) for other in every}
         if self._broken(values):
             values = self._nearest(values, fixed, random)
         if not self._admits(values):
@@ -100,24 +107,6 @@ class RuledSampler(BaseSampler):
     ) -> Any:
         """Return the wrapped sampler's value of one parameter of a trial."""
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Tell the wrapped sampler that a trial begins."""
-        self._sampler.before_trial(study, trial)
-
-    def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """Tell the wrapped sampler that a trial has ended."""
-        self._sampler.after_trial(study, trial, state, values)
-
-    def close(self) -> None:
-        """End the process of the wrapped sampler, if it has one."""
-        getattr(self._sampler, "close", lambda: None)()
 
     def _broken(self, values: Mapping[str, Any]) -> int:
         """Return the number of broken rules."""
@@ -177,9 +166,11 @@ class RuledSampler(BaseSampler):
         move towards it, by halves. If another trial has these values, the next nearest is taken.
         """
         # To count the work of a network takes a hundredth of a second, so few are tried.
-        shift = int(random.integers(100)) if not fixed else 0
-        drawn = islice(satisfying(self._space, self._rules, fixed), shift, shift + 200)
-        known = list(islice(filter(self._admits, drawn), 8))
+        drawn = [*islice(satisfying(self._space, self._rules, fixed), 300)]
+        order = random.permutation(len(drawn))[:200].tolist()
+        known = [*islice(filter(self._admits, (drawn[i] for i in order)), 8)]
+        if not known:
+            _logger.warning("search.constraints: no values within the limits are found for a trial")
         points, origin = self._cube.encode(known), self._cube.encode([values])[0]
         far = np.where(np.isnan(points - origin), 1.0, np.abs(points - origin)).sum(axis=1)
         best = values
@@ -205,7 +196,8 @@ class RuledSampler(BaseSampler):
             found = {
                 n: kept[n] if kept[n] == wanted.get(n) else moved.get(n, kept[n]) for n in kept
             }
-            if not self._broken(found) and self._admits(found):
+            exist = {*active(self._space, found)} == found.keys()
+            if exist and not self._broken(found) and self._admits(found):
                 kept, low = found, middle
             else:
                 high = middle
