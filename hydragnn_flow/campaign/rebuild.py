@@ -11,6 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.run import value_at
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
@@ -135,23 +136,12 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
 
     The result is empty if the folder has no readable checkpoint.
     """
-    try:
+    found = None
+    with suppress(Damaged):
         found = furthest(checkpoints(folder))
-    except Damaged:
-        found = None
     if found is None:
         return {}
-    network = found[1]["network"]
-    values = {}
-    for name, domain in config.space.items():
-        value = _at(network, name)
-        # HydraGNN's "" is None in a checked network.
-        values[name] = "" if value is None and domain.contains("") else value
-    return values
-
-
-def _at(network: Any, path: str) -> Any:
-    for key in path.split("."):
-        network = network.get(key) if isinstance(network, dict) else None
-    # A single width may be given for all layers.
-    return network[0] if isinstance(network, list) and network else network
+    values = {name: value_at(found[1]["network"], name) for name in config.space}
+    # HydraGNN's "" is None in a checked network.
+    empty = [name for name, of in config.space.items() if values[name] is None and of.contains("")]
+    return values | dict.fromkeys(empty, "")

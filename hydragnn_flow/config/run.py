@@ -136,6 +136,22 @@ def _set(place: Any, parts: list[str], value: Any, path: str) -> None:
         place[key] = value
 
 
+def value_at(values: Any, path: str) -> Any:
+    """Return the value at a dotted path, as `set_path` reads it; None if there is none.
+
+    It is that of the first item where a path leads to all items of a list.
+    """
+    for key in path.split("."):
+        if isinstance(values, list | tuple) and values:
+            values = values[int(key) if key.isdecimal() else 0]
+            if key.isdecimal():
+                continue
+        if isinstance(values, dict) and values.keys() == _BRANCH and key not in _BRANCH:
+            values = values["architecture"]
+        values = values.get(key) if isinstance(values, dict) else getattr(values, key, None)
+    return values[0] if isinstance(values, list | tuple) and values else values
+
+
 CriterionName = Literal["mae", "rmse"]
 Strategy = Literal["greedy", "top"]
 

@@ -17,6 +17,7 @@ import numpy as np
 from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.domain import Parameter
+from hydragnn_flow.config.run import value_at
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.placement import Estimate
 from hydragnn_flow.segment import SegmentSpec
@@ -167,18 +168,6 @@ class DrawnCurves:
             if (place := _place(domain, value_at(network, name))) is not None
         )
         return 0.05 * math.exp(3 * bowl)
-
-
-def value_at(network: NetworkConfig, path: str) -> Any:
-    """Return the value at a dotted path in a network's configuration; None if there is none.
-
-    The result is the first element if the value is a list.
-    """
-    found: Any = network
-    for key in path.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
-    # A single width may be given for all layers.
-    return found[0] if isinstance(found, list | tuple) and found else found
 
 
 def _place(domain: Parameter, value: Any) -> float | None:

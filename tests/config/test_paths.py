@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import load_config
-from hydragnn_flow.config.run import set_path
+from hydragnn_flow.config.run import set_path, value_at
 from hydragnn_flow.errors import InputError
 
 HEADS = "Architecture.output_heads.graph"
@@ -29,7 +29,8 @@ def test_a_number_is_one_place_and_a_name_all_of_them(n, data):
     entered = data.draw(st.sampled_from(["", ".architecture"]))
     set_path(values, f"{HEADS}{entered}.dim_headlayers", 7)
     assert [head["dim_headlayers"] for head in heads(values)] == [[7, 7]] * n
-    set_path(values, f"{HEADS}.{chosen}{entered}.dim_headlayers.1", 9)
+    set_path(values, path := f"{HEADS}.{chosen}{entered}.dim_headlayers.1", 9)
+    assert value_at(values, path) == 9
     set_path(values, f"{HEADS}.{chosen}{entered}.num_headlayers", 1)
     for i, head in enumerate(heads(values)):
         assert head["dim_headlayers"] == ([7, 9] if i == chosen else [7, 7])
@@ -39,8 +40,7 @@ def test_a_number_is_one_place_and_a_name_all_of_them(n, data):
 
 def test_a_path_into_heads_is_the_same_for_one_branch_and_for_several():
     one = {"Architecture": {"output_heads": {"graph": copy.deepcopy(HEAD)}}}
-    several = branched(2)
-    for values in (one, several):
+    for values in (one, several := branched(2)):
         set_path(values, f"{HEADS}.dim_headlayers", 3)
     assert [one["Architecture"]["output_heads"]["graph"]] * 2 == heads(several)
 
