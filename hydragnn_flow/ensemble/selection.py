@@ -30,7 +30,7 @@ Floats = NDArray[np.floating[Any]]
 # Number of trials of which further seeds are considered, and seeds of each.
 _REPEATED = 4
 _SEEDS = 6
-# Correlation of two seeds of a network in the part of their errors that other trials do not share.
+# Correlation of two seeds of a network in the part of errors that other trials do not predict.
 _LIKENESS = 0.5
 # Relative tolerance between criteria: tens of structures do not resolve less.
 _TOLERANCE = 5e-3
@@ -162,10 +162,10 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
 
     Further seeds are those of the best `_REPEATED` candidates, `_SEEDS` of each with the known one.
     Their errors are not known before they are trained. They are modelled as equally large as those
-    of the known seed, and as equal in the part that the other candidates share, by regression on
-    their mean. Any two seeds have a correlation of `_LIKENESS` in the rest: a weighted sum of the
-    known rest, of a permutation of it that all further seeds share, and of a permutation that each
-    further seed has for itself.
+    of the known seed, and as equal in the part that other candidates predict, by least squares:
+    seeds were found as alike as trials of one type. Any two seeds have a correlation of `_LIKENESS`
+    in the rest: a weighted sum of the known rest, of a permutation of it that all further seeds
+    share, and of a permutation that each further seed has for itself.
     """
     random = np.random.default_rng(1)
     k, n = judged.residuals.shape
@@ -177,14 +177,12 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
             order[places] = random.permutation(places)
         return order
 
-    known = judged.residuals[:_REPEATED]
-    errors = judged.criterion(judged.residuals)
-    weights = np.array((errors.min() / errors) ** 2 if errors.min() > 0 else [1] * k, known.dtype)
-    shared = weights @ judged.residuals - weights[: len(known), None] * known
+    known, errors = judged.residuals[:_REPEATED], judged.criterion(judged.residuals)
+    shared = np.zeros_like(known)
     for places in targets:
-        mean, of = shared[:, places], known[:, places]
-        square = (mean**2).sum(axis=1)
-        shared[:, places] *= ((mean * of).sum(axis=1) / np.where(square > 0, square, 1))[:, None]
+        for i, of in enumerate(known[:, places]):
+            others = np.delete(judged.residuals[:, places], i, axis=0)[: 1 + len(places) // 10]
+            shared[i, places] = np.linalg.lstsq(others.T, of, rcond=None)[0] @ others
     own = known - shared
     in_common = shared + _LIKENESS * own
     in_common += (_LIKENESS - _LIKENESS**2) ** 0.5 * own[:, another_order()]
@@ -225,7 +223,7 @@ def _greedy(best: Candidate, pool: Sequence[Candidate], judged: Judged, more: in
             # Far from the data, networks of one type are wrong alike, and their spread is small.
             criteria[~others], lead = np.inf, "all others are of one type; "
         (alike,) = np.nonzero(criteria <= criteria.min() * (1 + _TOLERANCE))
-        row = min(alike.tolist(), key=lambda r: (*is_old[r], criteria[r]))
+        row = min(alike.tolist(), key=lambda r: (*is_old[r], r >= len(pool), criteria[r]))
         candidate, repeat = of[row], sum(of[r] is of[row] for r in rows)
         lead = f"seed {repeat + 1} of this trial; " if repeat else lead
         why = f"{lead}criterion {candidate.value:.4g}, of the members' mean {criteria[row]:.4g}"
