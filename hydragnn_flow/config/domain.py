@@ -248,7 +248,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_close = partial(isclose, abs_tol=1e-15)  # 0.3 - 3 * 0.1 is zero
+_close = partial(isclose, abs_tol=1e-12)  # 0.3 - 3 * 0.1 is zero
 _ORDER: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda one, other: _close(one, other),
     ast.NotEq: lambda one, other: not _close(one, other),
@@ -264,8 +264,8 @@ _PLACE = "place_of_parameter_"
 class Rule:
     """Condition in `search.where` that the parameters of every trial meet.
 
-    Numbers are compared to nine digits, so that 0.1 + 0.2 is 0.3. An example of a rule is
-    ``hidden_dim <= 4 * num_radial``.
+    Numbers are compared to nine digits, or to 1e-12, so that 0.1 + 0.2 is 0.3. An example of a rule
+    is ``hidden_dim <= 4 * num_radial``.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ class Rule:
         for place, path in enumerate(self._places):
             keys = path.split(".")
             for end in (".".join(keys[first:]) for first in range(len(keys))):
-                if not end[:1].isdigit():  # a position, which would take numbers of the rule
+                if end and not end[0].isdigit():  # a position, which would take numbers of the rule
                     places[end] = -1 if end in places and end not in self._places else place
         for place, path in enumerate(self._places):
             places[path] = place
@@ -328,8 +328,8 @@ class Rule:
 
     def _path(self, name: str) -> str:
         """Return the path of a name that `_with_places` has set."""
-        if re.fullmatch(rf"{_PLACE}\d+", name):
-            return self._places[int(name.removeprefix(_PLACE))]
+        if re.fullmatch(rf"{_PLACE}\d+", name) and int(name[len(_PLACE) :]) < len(self._places):
+            return self._places[int(name[len(_PLACE) :])]
         alike = [path for path in self._places if path.endswith(f".{name}")]
         if len(alike) > 1:
             raise ValueError(f"{name!r} may be {' or '.join(alike)}; write the whole path")

@@ -143,7 +143,7 @@ def value_at(values: Any, path: str) -> Any:
     """
     for key in path.split("."):
         if isinstance(values, list | tuple) and values:
-            values = values[int(key) if key.isdecimal() else 0]
+            values = next(iter(values[int(key) if key.isdecimal() else 0 :]), None)
             if key.isdecimal():
                 continue
         if isinstance(values, dict) and values.keys() == _BRANCH and key not in _BRANCH:

@@ -403,7 +403,7 @@ def _make_ready(file: Path) -> None:
     with file.open("rb+") as frames:
         whole = 0
         while count := frames.readline():
-            lines = 1 + int(count) if len(count) < 12 and count.strip().isdigit() else 0
+            lines = 1 + int(count) if len(count.strip()) < 12 and count.strip().isdigit() else 0
             rest = [*islice(iter(frames.readline, b""), lines)]
             if lines and len(rest) == lines and rest[-1].endswith(b"\n"):
                 whole = frames.tell()

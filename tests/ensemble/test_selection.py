@@ -67,6 +67,9 @@ def test_every_strategy_holds_its_promises(seed, k, size, strategy, power):
     turned = replace(judged, residuals=judged.residuals[order])
     again = select(strategy, size, [candidates[i] for i in order], turned)
     assert again == found
+    if strategy == "greedy" and not found.chosen[1].repeat:
+        pair = judged.residuals[[choice.trial - 10 for choice in found.chosen[:2]]]
+        assert f"mean {judged.criterion(pair.mean(axis=0)):.4g}" in found.chosen[1].reason
 
 
 def test_greedy_beats_the_best_trials_where_seeds_err_alike():
@@ -92,19 +95,17 @@ def test_a_trial_far_ahead_of_the_others_gets_several_seeds():
     random = np.random.default_rng(1)
     residuals = random.normal(size=(6, 200)) * np.array([1, 50, 50, 50, 50, 50])[:, None]
     judged = Judged(residuals, np.full(200, 1 / 200))
-    candidates = list(map(Candidate, range(6), judged.criterion(residuals).tolist()))
-    found = select("greedy", 4, candidates, judged)
+    found = select("greedy", 4, [*map(Candidate, range(6), judged.criterion(residuals))], judged)
     assert [(c.trial, c.repeat) for c in found.chosen] == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert "seed 2 of this trial" in found.chosen[1].reason
 
 
-def test_trials_are_compared_by_their_own_errors_and_not_by_those_of_seeds_to_come():
+def test_a_trial_that_complements_comes_before_seeds_and_trials_that_are_alike():
     common, part, *own = np.random.default_rng(0).normal(size=(7, 4000))
     parts = [np.sqrt(0.15) * part + np.sqrt(0.05) * e for e in own[:4]] + [np.sqrt(0.2) * own[4]]
     errors, sizes = np.sqrt(0.8) * common + parts, [1, 1.001, 1.002, 1.003, 1.01]
     judged = Judged((errors.T / np.abs(errors).mean(axis=1) * sizes).T, np.ones(4000))
-    candidates = list(map(Candidate, range(5), sizes))
-    chosen = select("greedy", 2, candidates, judged).chosen
+    chosen = select("greedy", 2, [*map(Candidate, range(5), sizes)], judged).chosen
     assert [(choice.trial, choice.repeat) for choice in chosen] == [(0, 0), (4, 0)]
 
 
@@ -112,8 +113,7 @@ def test_among_equals_another_type_is_preferred():
     random = np.random.default_rng(3)
     own = random.normal(size=(3, 20000))
     judged = Judged(own / np.abs(own).mean(axis=1, keepdims=True), np.full(20000, 1 / 20000))
-    types = ["PNA", "PNA", "SchNet"]
-    candidates = [Candidate(i, 1.0, mpnn_type) for i, mpnn_type in enumerate(types)]
+    candidates = list(map(Candidate, range(3), [1.0] * 3, ["PNA", "PNA", "SchNet"]))
     chosen = select("greedy", 2, candidates, judged).chosen
     assert [choice.trial for choice in chosen] == [0, 2]
 

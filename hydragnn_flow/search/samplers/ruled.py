@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -58,9 +59,10 @@ class RuledSampler(BaseSampler):
         for method in ("before_trial", "after_trial", "continues"):
             if hasattr(sampler, method):
                 setattr(self, method, getattr(sampler, method))
-        self._admits = admits
-        self._cube, self._seed = UnitCube(config.space), seed
+        self._admits, self._cube, self._seed = admits, UnitCube(config.space), seed
         self._proposed: set[tuple[Any, ...]] = set()
+        some = partial(satisfying, config.space, config.rules)
+        self._drawn = cache(lambda fixed: [*islice(some(dict(fixed)), 300)])
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -166,11 +168,10 @@ class RuledSampler(BaseSampler):
         move towards it, by halves. If another trial has these values, the next nearest is taken.
         """
         # To count the work of a network takes a hundredth of a second, so few are tried.
-        drawn = [*islice(satisfying(self._space, self._rules, fixed), 300)]
-        order = random.permutation(len(drawn))[:200].tolist()
-        known = [*islice(filter(self._admits, (drawn[i] for i in order)), 8)]
-        if not known:
-            _logger.warning("search.constraints: no values within the limits are found for a trial")
+        drawn = random.permutation(np.array(self._drawn(tuple(fixed.items())), object))[:200]
+        known = [*islice(filter(self._admits, drawn), 8)]
+        if not known and not fixed:
+            _logger.warning("a trial exceeds search.constraints: no other values found; raise them")
         points, origin = self._cube.encode(known), self._cube.encode([values])[0]
         far = np.where(np.isnan(points - origin), 1.0, np.abs(points - origin)).sum(axis=1)
         best = values
