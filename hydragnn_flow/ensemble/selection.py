@@ -118,8 +118,9 @@ def select_members(
     strategy
         ``top``: the best trials. ``greedy``: first the best trial, then one by one the trial, or
         further seed of a trial, that lowers the criterion of the members' mean most; among equally
-        good ones a new message-passing type comes first, then a new width, then a trial. The last of three or
-        more members is of another type if all others are of one and that is at most twice as bad.
+        good ones a new message-passing type comes first, then a new width, then a trial. The last
+        of three or more members is of another type if all others are of one and that is at most
+        twice as bad.
     size
         Number of members to select; at most the number of candidates.
     candidates
