@@ -42,9 +42,8 @@ def untrained_ensemble(
         weights = build_model(network, store).state_dict()
         if not (folder / FILE).exists():
             save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
-        drawn.append(
-            Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, "diverged" if k else "")
-        )
+        why = "diverged" if k else ""
+        drawn.append(Member(k, 10 + k, 1.0 - 0.1 * k, 1.0, ["0"], 1.0, 1.0, why, "", 0, 1 - k / 9))
     asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
     config = RunConfig.model_validate({**CONFIG, "network": network, "ensemble": asked, **changes})
     finish_ensemble(

@@ -27,8 +27,7 @@ from hydragnn_flow.training.predict import KEY, kept, predict_batches, split_bat
 
 def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkeypatch):
     """What the driver finds of just these weights it does not predict again."""
-    read = Mock(wraps=split_batches)
-    monkeypatch.setattr(module, "split_batches", read)
+    monkeypatch.setattr(module, "split_batches", read := Mock(wraps=split_batches))
     untrained_ensemble(tmp_path / "made here", alloy_store, members=2)
     names = sorted(call.args[0].name for call in read.call_args_list)
     assert names == ["testset", "testset", "valset", "valset"]
@@ -46,6 +45,12 @@ def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkey
     assert not read.called
     tables = [tmp_path / name / "predictions" / "test.parquet" for name in ("made here", "kept")]
     pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
+
+
+def test_the_best_member_is_the_first_or_without_it_that_of_the_best_trial(alloy_store, tmp_path):
+    for numbers, best in ((0, 1), 0), ((1, 2), 2):
+        run = untrained_ensemble(tmp_path / str(best), alloy_store, numbers=numbers)
+        assert json.loads((run / "ensemble" / "ensemble.json").read_text())["best_member"] == best
 
 
 def test_checkpoints_are_not_in_memory_together(alloy_store, tmp_path, monkeypatch):

@@ -29,8 +29,7 @@ any_strategy, powers = st.sampled_from(STRATEGIES), st.sampled_from([1, 2])
 def drawn(seed, k, power=1, n=60, together=0.5):
     """Candidates of several types whose errors have a part in common."""
     random = np.random.default_rng(seed)
-    common = random.normal(size=n)
-    own = random.normal(size=(k, n))
+    common, own = random.normal(size=n), random.normal(size=(k, n))
     residuals = random.uniform(1, 3, (k, 1)) * (together * common + (1 - together) * own)
     judged = Judged(residuals, np.full(n, 1 / n), power)
     values = judged.criterion(residuals)
@@ -59,9 +58,8 @@ def test_every_strategy_holds_its_promises(seed, k, size, strategy, power):
         assert repeats == list(range(members))
     assert all(choice.reason for choice in found.chosen)
     # Whoever is no member is next in line, once.
-    line = [choice.trial for choice in found.reserve]
     members = {choice.trial for choice in found.chosen}
-    assert sorted([*line, *members]) == [candidate.trial for candidate in candidates]
+    assert sorted([*(c.trial for c in found.reserve), *members]) == [c.trial for c in candidates]
     # The order in which candidates come does not matter.
     order = np.random.default_rng(seed).permutation(k).tolist()
     turned = replace(judged, residuals=judged.residuals[order])
@@ -82,8 +80,7 @@ def test_greedy_beats_the_best_trials_where_seeds_err_alike():
         errors = np.sqrt(0.4) * of_all + np.sqrt(0.2) * of_trial + np.sqrt(0.4) * of_seed
         errors *= random.uniform(1, 2, (5, 1, 1))
         judged = Judged(errors[:, 0], np.full(400, 1 / 400))
-        values = judged.criterion(judged.residuals)
-        candidates = [Candidate(i, float(value), "ABCDE"[i]) for i, value in enumerate(values)]
+        candidates = list(map(Candidate, range(5), judged.criterion(judged.residuals), "ABCDE"))
         for strategy in means:
             chosen = select(strategy, 4, candidates, judged).chosen
             trained = np.stack([errors[c.trial, 1 + c.repeat] for c in chosen])
@@ -110,8 +107,7 @@ def test_a_trial_that_complements_comes_before_seeds_and_trials_that_are_alike()
 
 
 def test_among_equals_another_type_is_preferred():
-    random = np.random.default_rng(3)
-    own = random.normal(size=(3, 20000))
+    own = np.random.default_rng(3).normal(size=(3, 20000))
     judged = Judged(own / np.abs(own).mean(axis=1, keepdims=True), np.full(20000, 1 / 20000))
     candidates = list(map(Candidate, range(3), [1.0] * 3, ["PNA", "PNA", "SchNet"]))
     chosen = select("greedy", 2, candidates, judged).chosen

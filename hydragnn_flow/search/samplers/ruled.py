@@ -62,6 +62,7 @@ class RuledSampler(BaseSampler):
         self._admits, self._cube, self._seed = admits, UnitCube(config.space), seed
         self._proposed: set[tuple[Any, ...]] = set()
         some = partial(satisfying, config.space, config.rules)
+        # The same for every trial, and up to a second of work if few configurations meet the rules.
         self._drawn = cache(lambda fixed: [*islice(some(dict(fixed)), 300)])
 
     def infer_relative_search_space(
